@@ -1,0 +1,178 @@
+// The inside of libcpu_kernels: objects behind the handles of bao.h, and what a recorded op sees when it runs.
+// Kernel files that are compiled once per instruction set include only ops.h, which has no inline code of the standard library.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../bao.h"
+#include "ops.h"
+
+namespace bao {
+
+enum class Kind : uint8_t { none, device, buffer, view, map, weight, pool, step, stream, file };
+
+// Every object starts with this: its kind, its device (null for files) and its own handle.
+struct Object {
+  Kind kind = Kind::none;
+  struct Device* device = nullptr;
+  bao_handle handle = 0;
+  virtual ~Object() = default;
+};
+
+// ---- handles.cpp: index + generation * 2^20; lookups are lock-free reads of a fixed table of pages.
+bao_handle handle_new(std::unique_ptr<Object> object);          // takes ownership; 0 and last error when the table is full
+Object* handle_get(bao_handle h);                               // null when absent or stale
+void handle_free(bao_handle h);                                 // destroys the object
+template <class T> T* handle_as(bao_handle h, Kind kind) {
+  Object* o = handle_get(h);
+  return o && o->kind == kind ? static_cast<T*>(o) : nullptr;
+}
+
+// ---- errors.cpp: the thread's last error. fail() formats "function: argument: text" and gives the status.
+int32_t fail(int32_t status_class, int argument, const char* function, const char* format, ...) __attribute__((format(printf, 4, 5)));
+void clear_error();
+// Runs f, turning any C++ exception into a status: nothing may leave an exported function. Used by every export.
+template <class F> auto guarded(const char* function, F&& f) noexcept -> decltype(f()) {
+  using R = decltype(f());
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    int32_t s = fail(BAO_OUT_OF_MEMORY, 0, function, "host memory is exhausted");
+    if constexpr (sizeof(R) == sizeof(int32_t)) return static_cast<R>(s); else return R{};
+  } catch (...) {
+    int32_t s = fail(BAO_INTERNAL, 0, function, "unexpected exception");
+    if constexpr (sizeof(R) == sizeof(int32_t)) return static_cast<R>(s); else return R{};
+  }
+}
+// A double that must be a whole number in [0, 2^53]: sizes, offsets.
+bool to_size(double value, int64_t* out);
+
+struct Buffer : Object {
+  char* data = nullptr;
+  int64_t bytes = 0;
+  ~Buffer() override;
+};
+
+struct View : Object {
+  Tensor tensor{};         // ops.h: pointer, stride, shape
+  bao_handle buffer = 0;
+};
+
+struct Map : Object {
+  const uint8_t* data = nullptr;
+  int64_t bytes = 0;
+};
+
+struct Weight : Object {
+  WeightRef ref{};         // ops.h: pointer, type, shape, factors
+  int32_t use = 0;
+  bao_handle map = 0, factors = 0;
+  std::vector<float> vector;               // VECTOR weights, as f32
+  std::unique_ptr<char[]> copy;            // tensors at an offset that is no multiple of 16
+};
+
+struct Pool : Object {
+  PoolRef ref{};           // ops.h: base address per layer, page geometry
+  char* base = nullptr;
+  int64_t reserved = 0;
+  int32_t table = 0, max_pages = 0, committed = 0, layout = 0;
+  ~Pool() override;
+};
+
+struct Step : Object {
+  StepRef ref{};           // ops.h: what ops read while a submit runs
+  int32_t slots = 0, max_rows = 0, max_outputs = 0, max_sequences = 0, vocabulary = 0, max_bias = 0, max_deltas = 0;
+  int32_t pages[4] = {0, 0, 0, 0};
+  int64_t field[BAO_FIELD_END + 1] = {};   // byte offsets of a slot's fields
+  int64_t slot_bytes = 0;
+  char* host = nullptr;                    // slots * slot_bytes
+  std::vector<char> device_region;         // tables, next ids, lengths, histories; ref points into it
+  std::vector<int32_t> table_shadow;       // page tables as of the last accepted submit, for the checks at submit
+  ~Step() override;
+};
+
+// One parallel-for: `pieces(args, run)` independent pieces, any thread may take any piece, results do not depend on who took it.
+struct Stage {
+  PiecesFn pieces = nullptr;
+  RunFn run = nullptr;
+  int32_t op = 0;                          // index of the recorded op that it belongs to
+  std::unique_ptr<char[]> args;
+};
+
+struct Recorded {
+  int32_t kind = 0;                        // BAO_OP_*
+  double nanoseconds = 0;
+};
+
+struct Stream : Object, Builder {
+  Step* step = nullptr;
+  bool open = false, complete = false, profile = false;
+  std::vector<Stage> stages;
+  std::vector<Recorded> ops;
+  std::vector<bao_handle> uses;            // every handle that the recording names
+  int64_t checked_epoch = -1;              // device epoch at which `uses` was last found alive
+  int64_t scratch_bytes = 0, op_scratch = 0;
+  char* scratch = nullptr;
+  // Of the last submit:
+  std::atomic<int32_t> status{BAO_OK};
+  std::atomic<int64_t> submitted{0}, finished{0};
+  std::string error;
+
+  // Builder (ops.h): what an op's record function calls.
+  void add(const void* args, int64_t bytes, PiecesFn pieces, RunFn run) override;
+  int64_t reserve_scratch(int64_t bytes) override;
+  ~Stream() override;
+};
+
+struct Device : Object {
+  int32_t threads = 1, isa = BAO_ISA_BASE, precision = BAO_EXACT;
+  bool reference = false;
+  const OpTable* ops = nullptr;            // fast table of the instruction set, or the plain reference
+  std::string info;
+  std::atomic<int64_t> free_epoch{0};      // grows with every freed object
+  std::atomic<int64_t> bytes_buffers{0}, bytes_kv{0}, bytes_scratch{0}, bytes_weights{0};
+  struct Executor* executor = nullptr;     // executor.h: thread pool and queue of submits
+  ~Device() override;
+};
+
+// ---- recording, used by the op files (stream.cpp). `Recording r(stream, BAO_OP_X, "bao_x")`: resolve operands in order of their argument
+// number, then r.commit(): nothing is recorded when any check failed.
+class Recording {
+ public:
+  Recording(bao_handle stream, int32_t kind, const char* function);
+  ~Recording();                                           // rolls back unless committed
+  explicit operator bool() const { return status_ == BAO_OK; }
+  // Resolve operand number `argument` (the stream is argument 1). An absent (0) optional operand gives an empty Tensor / null.
+  bool tensor(int argument, const char* name, bao_handle h, Tensor* out, int32_t dtype = BAO_F32, bool optional = false);
+  bool weight(int argument, const char* name, bao_handle h, int32_t use, WeightRef* out, bool optional = false);
+  bool vector(int argument, const char* name, bao_handle h, int32_t length, const float** out, bool optional);
+  bool pool(int argument, const char* name, bao_handle h, PoolRef* out);
+  // Records a failure with a message; always false.
+  bool invalid(int argument, const char* format, ...) __attribute__((format(printf, 3, 4)));
+  bool unsupported(int argument, const char* format, ...) __attribute__((format(printf, 3, 4)));
+  // Checks: same row count rule and at least as many rows; same columns; finite scalar.
+  bool same_rows(int argument, const Tensor& a, const Tensor& b);
+  bool same_shape(int argument, const Tensor& a, const Tensor& b);
+  bool finite(int argument, const char* name, float value);
+  Builder& builder() { return *stream_; }
+  Device& device() { return *stream_->device; }
+  Step& step() { return *stream_->step; }
+  int32_t commit();                                       // keeps what was recorded; the status to return
+
+ private:
+  Stream* stream_ = nullptr;
+  const char* function_;
+  int32_t status_ = BAO_OK, kind_;
+  size_t stages_before_ = 0, uses_before_ = 0, ops_before_ = 0;
+  bool committed_ = false;
+};
+
+}  // namespace bao
