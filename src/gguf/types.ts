@@ -155,7 +155,8 @@ export const VALUE_BYTES: Readonly<Record<GgufItemType, number>> = {
 
 /** Array payload: numbers as typed arrays, booleans as bytes (0 is false, anything else true), strings as strings. */
 export type GgufArray =
-  | { readonly of: "u8" | "bool"; readonly values: Uint8Array }
+  | { readonly of: "u8"; readonly values: Uint8Array }
+  | { readonly of: "bool"; readonly values: Uint8Array }
   | { readonly of: "i8"; readonly values: Int8Array }
   | { readonly of: "u16"; readonly values: Uint16Array }
   | { readonly of: "i16"; readonly values: Int16Array }
