@@ -116,6 +116,9 @@ BAO_API const char* bao_backend(void);
 /* The calling thread's last failure as UTF-8, "" when none; owned by the library, valid until this thread's next call. */
 BAO_API const char* bao_last_error(void);
 
+/* Status of the calling thread's last failed call; BAO_OK when none. Tells why a constructor gave 0. */
+BAO_API int32_t bao_last_status(void);
+
 /* Static name of a status class, e.g. "OUT_OF_MEMORY". */
 BAO_API const char* bao_status_name(int32_t status);
 

@@ -1,0 +1,94 @@
+// Finds, opens and binds kernel libraries, and turns their statuses into typed errors. Never closes a library (a call after dlclose is fatal).
+import { dlopen } from "bun:ffi";
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { BaoError, KernelError, ResourceError } from "../errors.ts";
+import { env } from "../env.ts";
+import { BAO, bindHost, bindKernels, hostSymbols, kernelSymbols, type Host, type Kernels } from "./symbols.ts";
+import { traced } from "./trace.ts";
+
+export type BackendName = "cpu" | "cuda" | "metal";
+
+/** One opened kernel library: the functions of bao.h. */
+export interface KernelLibrary {
+  readonly backend: BackendName;
+  readonly path: string;
+  readonly k: Kernels;
+}
+
+const SUFFIX = process.platform === "darwin" ? "dylib" : "so";
+const packageRoot = join(import.meta.dir, "../..");
+const opened = new Map<BackendName, KernelLibrary>();
+let host: Host | undefined;
+
+/** Folders that may hold the kernel libraries, in order of preference: BAO_KERNELS, this package's build folder, the platform package. */
+export function kernelFolders(): string[] {
+  const folders = [join(packageRoot, "build")];
+  const override = env.BAO_KERNELS;
+  if (override) folders.unshift(override);
+  try {
+    const manifest = Bun.resolveSync(`@bao-llm/${process.platform}-${process.arch}/package.json`, packageRoot);
+    folders.push(join(manifest, ".."));
+  } catch { /* the platform package is optional */ }
+  return folders;
+}
+
+/** Path of a backend's library, or undefined when it has not been built or installed. */
+export function findLibrary(backend: BackendName): string | undefined {
+  return kernelFolders().map((f) => join(f, `lib${backend}_kernels.${SUFFIX}`)).find(existsSync);
+}
+
+/** Opens a backend's kernel library (once per thread). Throws ResourceError `kernels_missing` or `kernels_mismatch`. */
+export function openLibrary(backend: BackendName): KernelLibrary {
+  const known = opened.get(backend);
+  if (known) return known;
+  const path = findLibrary(backend);
+  if (!path) {
+    throw new ResourceError("kernels_missing", `lib${backend}_kernels.${SUFFIX} was not found in ${kernelFolders().join(", ")}`,
+      `Run \`make ${backend}\` in the bao-llm folder, or point BAO_KERNELS at a folder that holds it.`);
+  }
+  let symbols;
+  try {
+    symbols = dlopen(path, kernelSymbols).symbols;
+  } catch (e) {
+    throw new ResourceError("kernels_unusable", `${path}: ${(e as Error).message}`, `Rebuild it with \`make ${backend}\`.`, { cause: e });
+  }
+  const version = symbols.bao_abi_version();
+  if (version !== BAO.ABI_VERSION) {
+    throw new ResourceError("kernels_mismatch", `${path} speaks ABI ${version}, this Bao speaks ${BAO.ABI_VERSION}`, `Rebuild it with \`make ${backend}\`.`);
+  }
+  const fail = failWith(() => ({ text: String(symbols.bao_last_error() ?? ""), status: symbols.bao_last_status() }));
+  const k = bindKernels(symbols, fail);
+  const library = { backend, path, k: env.BAO_TRACE ? traced(k) : k };
+  opened.set(backend, library);
+  return library;
+}
+
+/** The host functions of the CPU library (file maps, row conversion). */
+export function openHost(): Host {
+  if (host) return host;
+  const { path, k } = openLibrary("cpu");
+  const symbols = dlopen(path, hostSymbols).symbols;
+  host = bindHost(symbols, failWith(() => ({ text: k.lastError(), status: k.lastStatus() })));
+  return host;
+}
+
+function failWith(last: () => { text: string; status: number }): (fn: string, status: number) => never {
+  return (fn, status) => {
+    const { text, status: lastStatus } = last();
+    throw statusError(fn, status < 0 ? lastStatus : status, text);
+  };
+}
+
+/** The typed error of a failed call; `text` is bao_last_error(). */
+export function statusError(fn: string, status: number, text: string): BaoError {
+  const message = text || `${fn} failed with status ${status}`;
+  switch (status & 0xff) {
+    case BAO.OUT_OF_MEMORY: return new ResourceError("out_of_memory", message, "Use a smaller context, a smaller model or a smaller KV type.");
+    case BAO.DEVICE: return new ResourceError("device_lost", message, "Close the model and open it again.");
+    case BAO.UNSUPPORTED: return new KernelError("unsupported", message, fn, status, "This device cannot run it; try --device cpu.");
+    case BAO.CANCELLED: return new KernelError("cancelled", message, fn, status);
+    case BAO.INVALID: return new KernelError("invalid_argument", message, fn, status);
+    default: return new KernelError("internal", message, fn, status, "This is a defect of Bao: please report it.");
+  }
+}
