@@ -8,7 +8,7 @@
  *   step = bao_step_create(device, ...);  stream = bao_stream_create(device, step);
  *   bao_stream_begin(stream);  bao_embed(stream, x, w, scale);  bao_rms_norm(stream, y, x, norm, eps, 1);  bao_stream_end(stream);
  *   fill the step block's slot 0;  bao_submit(stream, 0);
- *   while (bao_wait(stream, 20) == BAO_PENDING) {}
+ *   while (bao_wait(stream, 0, 20) == BAO_PENDING) {}
  *
  * Rules that hold everywhere
  * - Handles are doubles: index + generation * 2^20, 0 = absent or failed. A stale or foreign handle is BAO_INVALID, never a wrong read.
@@ -62,9 +62,15 @@ enum {
   BAO_I32 = 26, BAO_BF16 = 30, BAO_MXFP4 = 39, BAO_NVFP4 = 40
 };
 
-/* Precision of a device. exact: f32 activations in every matmul. fast: activations of quantised weights are rounded to int8,
- * one f32 scale per 32 (scale = max|x| / 127, values to nearest, ties to even); f32 accumulation in both. */
-enum { BAO_EXACT = 0, BAO_FAST = 1 };
+/* Precision of a device. EXACT: f32 activations in every matmul. FAST: the device chooses per matmul between INT8 (quantised weights:
+ * activations rounded to int8, one f32 scale per 32, scale = max|x| / 127, values to nearest, ties to even) and BF16 (activations to
+ * nearest even); F16 and BF16 weights: f32 or BF16 activations; F32 weights: always f32. FAST_INT8 and FAST_BF16 force the choice, for
+ * tests: the plain reference offers both as the oracle. On the CPU FAST means FAST_INT8, and unquantised weights take f32 activations.
+ * Attention in FAST with F16 or Q8_0 KV may round q and probabilities to f16. f32 accumulation everywhere. */
+enum { BAO_EXACT = 0, BAO_FAST = 1, BAO_FAST_INT8 = 2, BAO_FAST_BF16 = 3 };
+
+/* Flags of bao_device_open. REFERENCE: every op runs its plain reference (CPU). DETERMINISTIC: batch-invariant, or UNSUPPORTED. */
+enum { BAO_OPEN_REFERENCE = 1, BAO_OPEN_DETERMINISTIC = 2 };
 
 /* Instruction set of a CPU device (other backends: AUTO only). */
 enum { BAO_ISA_AUTO = 0, BAO_ISA_BASE = 1, BAO_ISA_AVX2 = 2, BAO_ISA_AVX512 = 3, BAO_ISA_NEON = 4 };
@@ -91,7 +97,9 @@ enum { BAO_BUFFER_DEVICE = 0, BAO_BUFFER_HOST_VISIBLE = 1 };
 enum { BAO_ACTIVATION_GELU = 0, BAO_ACTIVATION_SILU = 1 };
 enum { BAO_ROPE_NEOX = 0, BAO_ROPE_INTERLEAVED = 1 };
 
-/* KV layouts of a pool. PLAIN: K and V. SHARED: for layers where K = rope(k_norm * V), V and the rotated K values only (optional). */
+/* KV layouts of a pool. PLAIN: K and V. SHARED (optional, for layers where K = rope(k_norm * V)): per token V [headDim], then the K values of
+ * the pairs i < rotated (2 * rotated numbers); filled only by bao_head_norm_rope_append with v = 0, normV = 1, NEOX, which also multiplies q's
+ * unrotated values by wk, so that bao_attention takes q . V there; bao_kv_append on it is UNSUPPORTED. */
 enum { BAO_KV_PLAIN = 0, BAO_KV_SHARED = 1 };
 enum { BAO_KV_PAGE_TOKENS = 64 };
 
@@ -128,8 +136,8 @@ BAO_API const char* bao_status_name(int32_t status);
 BAO_API int32_t bao_device_count(void);
 
 /* Opens device `index`. threads: CPU worker count including the waiting thread, 0 = physical cores; other backends ignore it.
- * isa: BAO_ISA_*; precision: BAO_EXACT or BAO_FAST; reference: 1 = every op runs its plain reference (CPU only). */
-BAO_API bao_handle bao_device_open(int32_t index, int32_t threads, int32_t isa, int32_t precision, int32_t reference);
+ * isa: BAO_ISA_*; precision: BAO_EXACT ...; flags: BAO_OPEN_*. */
+BAO_API bao_handle bao_device_open(int32_t index, int32_t threads, int32_t isa, int32_t precision, int32_t flags);
 
 /* Cancels and waits for work in flight, then frees the device and all that belongs to it. */
 BAO_API int32_t bao_device_close(bao_handle device);
@@ -149,7 +157,8 @@ BAO_API double bao_memory(bao_handle device, int32_t what);
 
 /* ---------------------------------------------------------------------------------------------------- buffers and views */
 
-/* Zeroed memory of `bytes`, aligned to 128. kind: DEVICE, or HOST_VISIBLE (has an address that both sides may use between steps). */
+/* Zeroed memory of `bytes`, aligned to 128. kind: DEVICE, or HOST_VISIBLE (has an address that the host may use whenever no unfinished
+ * submit uses those bytes). Freeing any object that a submit in flight names waits for that submit. */
 BAO_API bao_handle bao_buffer_create(bao_handle device, double bytes, int32_t kind);
 BAO_API int32_t bao_buffer_free(bao_handle buffer);
 
@@ -168,8 +177,8 @@ BAO_API int32_t bao_view_free(bao_handle view);
 
 /* ---------------------------------------------------------------------------------------------------- weights */
 
-/* Registers a read-only mapping of a file (host.h makes one) as a source of weights. The memory must outlive the map. Address and
- * length are page-aligned as host.h gives them; Metal wraps them without a copy. */
+/* Registers a read-only mapping of a file (host.h makes one) as a source of weights. The memory must stay mapped until
+ * bao_map_free, which is INVALID while weights of the map exist. Address and length are as host.h gives them; Metal wraps the pages without a copy. */
 BAO_API bao_handle bao_map_create(bao_handle device, double address, double bytes);
 BAO_API int32_t bao_map_free(bao_handle map);
 
@@ -178,7 +187,10 @@ BAO_API int32_t bao_map_free(bao_handle map);
 BAO_API bao_handle bao_weight_create(bao_handle device, bao_handle map, double offsetBytes, int32_t dtype, int32_t rows, int32_t columns, int32_t experts, int32_t use);
 BAO_API int32_t bao_weight_free(bao_handle weight);
 
-/* Attaches a VECTOR weight of 1 or `experts` factors: the output of every matmul with `weight` is multiplied by it, once (NVFP4
+/* A VECTOR weight of `length` floats copied from host memory: factors that a file leaves out, and values computed at load. */
+BAO_API bao_handle bao_vector_create(bao_handle device, const void* values, int32_t length);
+
+/* Attaches a VECTOR weight of 1 or `experts` factors, once and before a recording names the weight: the output of every matmul with `weight` is multiplied by it, once (NVFP4
  * tensor scales, Gemma 4's per-expert scale). */
 BAO_API int32_t bao_weight_scale(bao_handle weight, bao_handle factors);
 
@@ -190,17 +202,19 @@ BAO_API int32_t bao_weights_ready(bao_handle device, double timeoutMs);
 /* A pool of pages for `layers` layers of one kind; a page holds BAO_KV_PAGE_TOKENS tokens of all of them under one id (0 ... maxPages - 1).
  * In a layer's page: K [kvHeads][64][headDim], then V likewise, each plane 128-byte aligned; q8_0 as a plane of int8 followed by a
  * plane of f32 scales (one per 32). Address space for maxPages is reserved now and never moves; memory comes with bao_kv_pool_commit.
- * table: which page table of the step block this pool uses (0-3). dtype: F32, F16 or Q8_0. headDim: a multiple of 16 (Q8_0: of 32). */
-BAO_API bao_handle bao_kv_pool_create(bao_handle device, int32_t table, int32_t layers, int32_t kvHeads, int32_t headDim, int32_t dtype, int32_t layout, int32_t maxPages);
+ * table: which page table of the step block this pool uses (0-3). dtype: F32, F16 or Q8_0. headDim: a multiple of 16 (Q8_0: of 32; F32 and F16: of 2
+ * on the CPU). rotated: 0 for PLAIN. */
+BAO_API bao_handle bao_kv_pool_create(bao_handle device, int32_t table, int32_t layers, int32_t kvHeads, int32_t headDim, int32_t dtype, int32_t layout, int32_t rotated, int32_t maxPages);
 BAO_API int32_t bao_kv_pool_free(bao_handle pool);
 
-/* Backs pages 0 ... pages - 1 with memory (never fewer than before). OUT_OF_MEMORY leaves the pool as it was. */
+/* Backs pages 0 ... pages - 1 with memory (never fewer than before), without waiting for submitted work. OUT_OF_MEMORY leaves the pool as it was. */
 BAO_API int32_t bao_kv_pool_commit(bao_handle pool, int32_t pages);
 
 /* Bytes of one page over all layers of the pool. */
 BAO_API double bao_kv_page_bytes(bao_handle pool);
 
-/* Copies the first `tokens` tokens of a page to another page, all layers, after the device's submitted work (fork, rewind). */
+/* Copies the first `tokens` tokens of a page to another page, all layers (fork, rewind); takes its place in the order of submits and may
+ * return before it is done. That no two sequences append to the same page is the caller's duty. */
 BAO_API int32_t bao_kv_page_copy(bao_handle pool, int32_t destination, int32_t source, int32_t tokens);
 
 /* Reads or writes one whole page in the layout above, layer after layer (bao_kv_page_bytes bytes), after the device's submitted work. */
@@ -210,9 +224,17 @@ BAO_API int32_t bao_kv_page_write(bao_handle pool, int32_t page, const void* sou
 /* ---------------------------------------------------------------------------------------------------- step block */
 
 /* Everything that changes from step to step. Device region, per sequence: next id, length, the last 64 ids, page tables; written by
- * bao_sample and by deltas only. Host region: `slots` slots (1-8), each a block of host memory that the caller fills before bao_submit and
- * must not touch until that submit has been waited for. pages0-pages3: entries of each page table per sequence (0 = table unused).
- * C checks a slot at submit: counts, ids in [0, vocabulary), sequences, positions, and that every page that a row can reach is set. */
+ * bao_sample and by deltas only. Host region: `slots` slots (1-8), each a block of host memory that the caller fills, submits (once or, with the
+ * same serial, several times: a forward and a sample recording) and must not touch until all these submits have been waited for, the cancel
+ * word apart. pages0-pages3: entries of each page table per sequence (0 = table unused).
+ * Checked at submit, before anything is applied (else BAO_INVALID):
+ * - counts within capacity and within d0 of every view of the recording that follows them; ids in [0, vocabulary); sequences; sampler and bias values;
+ * - rows of one sequence are adjacent, with consecutive positions; ROW_ID and ROW_POSITION are both -1 (decode) or both >= 0 (prefill), and a
+ *   sequence with a -1 row has that row only; at most one output row per sequence is without HOLD, and it is the sequence's last row;
+ * - each (table, sequence, index) at most once in PAGE_DELTA, each sequence at most once in SEQUENCE_DELTA;
+ * - for every pool of the recording: all pages that a row can reach are set and committed. Reach: the positions up to the row's own, within the largest
+ *   window of the recording's attention ops on that table (0 = all). For -1 rows the position is taken from an upper bound that the host knows:
+ *   the last delta's length + samples submitted since. */
 BAO_API bao_handle bao_step_create(bao_handle device, int32_t slots, int32_t maxRows, int32_t maxOutputs, int32_t maxSequences, int32_t vocabulary, int32_t maxBias, int32_t pages0, int32_t pages1, int32_t pages2, int32_t pages3);
 BAO_API int32_t bao_step_free(bao_handle step);
 
@@ -224,23 +246,28 @@ BAO_API double bao_step_field(bao_handle step, int32_t field);
 
 /* Fields of a slot. All are int32 unless marked f32.
  * HEADER          [16]: words BAO_HEADER_*
- * ROW_SEQUENCE    [maxRows]: sequence of each row. Rows of one sequence are adjacent and in ascending position
- * ROW_ID          [maxRows]: token id, or -1: the sequence's next id in the device region (decode)
- * ROW_POSITION    [maxRows]: position, or -1: the sequence's length in the device region (decode)
+ * ROW_SEQUENCE    [maxRows]: sequence of each row
+ * ROW_ID          [maxRows]: token id, or -1: the sequence's next id in the device region
+ * ROW_POSITION    [maxRows]: position, or -1: the sequence's length in the device region
  * OUTPUT_ROW      [maxOutputs]: rows that want logits, ascending
  * OUTPUT_SAMPLER  [maxOutputs][16]: words BAO_SAMPLER_*, one record per output row
- * PAGE_DELTA      [maxDeltas][4]: table, sequence, index, page (-1 = unset); applied in order when the submit starts.
+ * PAGE_DELTA      [maxDeltas][4]: table, sequence, index, page (-1 = unset); applied when the step starts.
  *                 maxDeltas = maxSequences * 8 + maxRows / 16 + all pages of one sequence
- * SEQUENCE_DELTA  [maxSequences][68]: sequence, length, next id, n, then the last n <= 64 ids in order of time; applied when the submit starts
- * BIAS            [maxBias][2]: id, f32 value added to that logit
+ * SEQUENCE_DELTA  [maxSequences][68]: sequence, length, next id, n, then the last n <= 64 ids in order of time; applied when the step starts
+ * BIAS            [maxBias][2]: id, f32 value (finite or -infinity) added to that logit
+ * RESULT          [maxOutputs][48]: words BAO_RESULT_*, written by bao_logprobs and bao_sample; valid from a bao_wait that gave BAO_OK until
+ *                 the slot's next submit
  */
 enum {
   BAO_FIELD_HEADER = 0, BAO_FIELD_ROW_SEQUENCE = 1, BAO_FIELD_ROW_ID = 2, BAO_FIELD_ROW_POSITION = 3, BAO_FIELD_OUTPUT_ROW = 4,
-  BAO_FIELD_OUTPUT_SAMPLER = 5, BAO_FIELD_PAGE_DELTA = 6, BAO_FIELD_SEQUENCE_DELTA = 7, BAO_FIELD_BIAS = 8, BAO_FIELD_END = 9
+  BAO_FIELD_OUTPUT_SAMPLER = 5, BAO_FIELD_PAGE_DELTA = 6, BAO_FIELD_SEQUENCE_DELTA = 7, BAO_FIELD_BIAS = 8, BAO_FIELD_RESULT = 9,
+  BAO_FIELD_END = 10
 };
 enum {
   BAO_HEADER_ROWS = 0, BAO_HEADER_OUTPUTS = 1, BAO_HEADER_PAGE_DELTAS = 2, BAO_HEADER_SEQUENCE_DELTAS = 3,
-  BAO_HEADER_CANCEL = 4, /* non-zero: the submit ends as CANCELLED within 50 ms of work; may be written at any time by any thread */
+  BAO_HEADER_CANCEL = 4, /* any thread, any time: the serial of the step to end as CANCELLED within 50 ms of work; any other value does nothing */
+  BAO_HEADER_SERIAL = 5, /* the caller's number of this filling, never 0, new each time. A submit with the serial of the slot's former submit continues
+                          * that step: deltas are not applied again, and ids and positions are those resolved then */
   BAO_HEADER_WORDS = 16
 };
 enum {
@@ -259,9 +286,9 @@ enum {
 };
 /* MASK: apply the row of the mask view. HOLD: report the sampled id but do not advance the sequence in the device region. */
 enum { BAO_SAMPLE_MASK = 1, BAO_SAMPLE_HOLD = 2 };
-/* Words of one row of the results view (I32 [outputs, 1, BAO_RESULT_WORDS], host-visible). */
+/* Words of one row of the RESULT field. LOGPROB, LOG_SUM and TOP_* are written only when TOP_LOGPROBS >= 0 and bao_logprobs came before bao_sample. */
 enum {
-  BAO_RESULT_ID = 0, BAO_RESULT_FINITE = 1, /* 0: a logit was NaN or +infinity; the id is then 0 */
+  BAO_RESULT_ID = 0, BAO_RESULT_FINITE = 1, /* 0: a logit was NaN or +infinity, or none was finite; the id is then 0 */
   BAO_RESULT_LOGPROB = 2,                   /* f32 */
   BAO_RESULT_TOP_COUNT = 3, BAO_RESULT_TOP_IDS = 4, BAO_RESULT_TOP_LOGPROBS = 24 /* f32 [20] */, BAO_RESULT_LOG_SUM = 44, /* f32 */
   BAO_RESULT_WORDS = 48
@@ -273,31 +300,37 @@ enum {
 BAO_API bao_handle bao_stream_create(bao_handle device, bao_handle step);
 BAO_API int32_t bao_stream_free(bao_handle stream);
 
-/* Starts a new recording (the former one is dropped); bao_stream_end closes it and sizes its scratch. An op that fails to record leaves
- * the recording as it was. A recording may be submitted any number of times; rows, ids and lengths come from the slot. */
+/* Starts a new recording (the former one is dropped, after its submits have ended); bao_stream_end compiles it and sizes its scratch, and may
+ * fail. An op that fails to record leaves the recording as it was. A recording may be submitted any number of times; rows, ids and lengths come
+ * from the slot. Ops may be merged, reordered or overlapped where no data dependence is broken: every view then holds what execution in order
+ * gives, within the device's determinism class, views that an op leaves undefined apart. */
 BAO_API int32_t bao_stream_begin(bao_handle stream);
 BAO_API int32_t bao_stream_end(bao_handle stream);
 
-/* Queues the recording with the given slot and returns at once. Submits of a device run in order of submission, one after the other. */
+/* Queues the recording with the given slot and returns at once. Submits of a device run in order of submission, one after the other. INVALID when a
+ * former submit of that slot through this stream has not been waited for. */
 BAO_API int32_t bao_submit(bao_handle stream, int32_t slot);
 
-/* Waits until the stream's last submit has ended: BAO_OK, BAO_PENDING after timeoutMs, BAO_CANCELLED, or the failure.
- * On the CPU the calling thread works as one of the device's threads meanwhile. */
-BAO_API int32_t bao_wait(bao_handle stream, double timeoutMs);
+/* Waits until the last submit of `slot` through this stream or its graphs has ended: BAO_OK, BAO_PENDING after timeoutMs, BAO_CANCELLED, or the
+ * failure. CANCELLED: deltas stay applied, bao_sample of that serial advances nothing (and ends as CANCELLED), KV at the step's positions is
+ * undefined; later submits run. On the CPU the calling thread works as one of the device's threads meanwhile. */
+BAO_API int32_t bao_wait(bao_handle stream, int32_t slot, double timeoutMs);
 
 /* The same without waiting; on a CPU device of one thread it runs one piece of work. */
-BAO_API int32_t bao_poll(bao_handle stream);
+BAO_API int32_t bao_poll(bao_handle stream, int32_t slot);
 
-/* Status of the stream's last submit; the text is in bao_last_error. */
-BAO_API int32_t bao_stream_error(bao_handle stream);
+/* Status of the last submit of `slot` through this stream; the text is in bao_last_error. */
+BAO_API int32_t bao_stream_error(bao_handle stream, int32_t slot);
 
-/* Number of recorded ops; the kind (BAO_OP_*) of op `index`; device nanoseconds that it took over all submits since bao_stream_profile(stream, 1). */
+/* Number of recorded ops; the kind (BAO_OP_*) of op `index`; device nanoseconds that it took over all submits since bao_stream_profile(stream, 1)
+ * (a merged group's time is reported at its first op). */
 BAO_API int32_t bao_stream_ops(bao_handle stream);
 BAO_API int32_t bao_stream_op(bao_handle stream, int32_t index);
 BAO_API int32_t bao_stream_profile(bao_handle stream, int32_t enable);
 BAO_API double bao_stream_time(bao_handle stream, int32_t index);
 
-/* BAO_CAP_GRAPH: the recording, instantiated for exactly `rows` rows with `outputs` output rows, replayed with one call. */
+/* BAO_CAP_GRAPH: the recording, instantiated for at most `rows` rows and `outputs` output rows (a slot with more: INVALID), replayed with one call.
+ * Rows at or beyond the slot's counts append, route, attend and sample nothing. bao_stream_begin or _free of its stream ends the graph. */
 BAO_API bao_handle bao_graph_create(bao_handle stream, int32_t rows, int32_t outputs);
 BAO_API int32_t bao_graph_free(bao_handle graph);
 BAO_API int32_t bao_graph_submit(bao_handle graph, int32_t slot);
@@ -346,10 +379,11 @@ BAO_API int32_t bao_matmul(bao_handle stream, bao_handle dst, bao_handle x, bao_
 BAO_API int32_t bao_glu(bao_handle stream, bao_handle dst, bao_handle gate, bao_handle up, int32_t activation);
 
 /* ids (I32) and weights (rows, 1, k): the k largest of softmax(logits (rows, 1, experts)), largest first, ties to the lower id;
- * renormalise: 1 = weights divided by their sum. */
+ * NaN ranks smallest; always k distinct ids. renormalise: 1 = weights divided by their sum. k <= experts, k <= 32, experts <= 1024, else UNSUPPORTED. */
 BAO_API int32_t bao_topk_softmax(bao_handle stream, bao_handle ids, bao_handle weights, bao_handle logits, int32_t renormalise);
 
-/* dst (rows, k, w.rows): slot s of row r = W[ids[r][s]] x, x (rows, 1, columns) for all slots or (rows, k, columns) for each. */
+/* dst (rows, k, w.rows): slot s of row r = W[ids[r][s]] x, x (rows, 1, columns) for all slots or (rows, k, columns) for each.
+ * An id outside [0, experts) gives 0 and reads nothing, here and in the fused ops. */
 BAO_API int32_t bao_moe_matmul(bao_handle stream, bao_handle dst, bao_handle x, bao_handle w, bao_handle ids);
 
 /* dst (rows, 1, n) = sum over slots in ascending order of weights[r][s] * x (rows, k, n). */
@@ -367,22 +401,22 @@ BAO_API int32_t bao_gather_rows(bao_handle stream, bao_handle dst, bao_handle x)
 /* dst (rows, layers, p) = (rms(projected * projectedScale) * w + token) * scale over p (Gemma 4's per-layer inputs). */
 BAO_API int32_t bao_ple_combine(bao_handle stream, bao_handle dst, bao_handle projected, bao_handle token, bao_handle w, float eps, float projectedScale, float scale);
 
-/* dst (FIXED maxSequences, 1, n)[sequence of row] += x (rows, 1, n), rows in ascending order. */
+/* dst (FIXED maxSequences, 1, n)[sequence of row] += x (rows, 1, n), rows in ascending order; a row at position 0 overwrites instead. */
 BAO_API int32_t bao_pool_rows(bao_handle stream, bao_handle dst, bao_handle x);
 
-/* dst (I32 (rows, 1, 1)) = index of the largest column of x, ties to the lower. NaN counts as the smallest. */
+/* dst (I32 (rows, 1, 1)) = index of the largest column of x, ties to the lower. NaN counts as the smallest; all NaN: 0. */
 BAO_API int32_t bao_argmax(bao_handle stream, bao_handle dst, bao_handle x);
 
 /* In place on logits (OUTPUT rows, 1, vocabulary): mask (I32 (OUTPUT, 1, ceil(vocabulary / 32)), bit set = allowed; 0 = no mask view) and bias,
  * then repetition, presence and frequency penalties over the sequence's last 64 ids. */
 BAO_API int32_t bao_logits_process(bao_handle stream, bao_handle logits, bao_handle mask);
 
-/* results: log of the sum of exp(logits), and the top log-probabilities that each output row's sampler asks for. */
-BAO_API int32_t bao_logprobs(bao_handle stream, bao_handle results, bao_handle logits);
+/* RESULT: log of the sum of exp(logits), and the top log-probabilities that each output row's sampler asks for. */
+BAO_API int32_t bao_logprobs(bao_handle stream, bao_handle logits);
 
 /* Draws one id per output row: temperature, top-k by selection, top-p and min-p by threshold over 32-bit fixed-point mass, Philox4x32-10.
- * Writes results, and the sequence's next id, length and history in the device region (unless HOLD). */
-BAO_API int32_t bao_sample(bao_handle stream, bao_handle results, bao_handle logits);
+ * Writes RESULT, and the sequence's next id, length (the row's position + 1) and history in the device region (unless HOLD). */
+BAO_API int32_t bao_sample(bao_handle stream, bao_handle logits);
 
 /* ---------------------------------------------------------------------------------------------------- fused ops
  * Each is defined as a composition of plain ops and gives the same bits as that composition on a BATCH_INVARIANT device. */

@@ -5,9 +5,11 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -31,6 +33,7 @@ struct Object {
 bao_handle handle_new(std::unique_ptr<Object> object);          // takes ownership; 0 and last error when the table is full
 Object* handle_get(bao_handle h);                               // null when absent or stale
 void handle_free(bao_handle h);                                 // destroys the object
+void handle_free_all(struct Device* device);                    // destroys what belongs to the device, the device itself excepted
 template <class T> T* handle_as(bao_handle h, Kind kind) {
   Object* o = handle_get(h);
   return o && o->kind == kind ? static_cast<T*>(o) : nullptr;
@@ -55,6 +58,12 @@ template <class F> auto guarded(const char* function, F&& f) noexcept -> decltyp
 // A double that must be a whole number in [0, 2^53]: sizes, offsets.
 bool to_size(double value, int64_t* out);
 
+// ---- buffer.cpp: zeroed pages straight from the system, touched when used; null when there is not enough.
+void* pages_allocate(int64_t bytes);
+void pages_free(void* pages, int64_t bytes);
+int64_t memory_total();      // bytes of this machine or of the process's cgroup, whichever is less
+int64_t memory_available();  // of those, what new allocations can get
+
 struct Buffer : Object {
   char* data = nullptr;
   int64_t bytes = 0;
@@ -69,6 +78,7 @@ struct View : Object {
 struct Map : Object {
   const uint8_t* data = nullptr;
   int64_t bytes = 0;
+  std::shared_ptr<const void> mapping;     // the file's pages stay mapped while a map reads them, even when the file is closed
 };
 
 struct Weight : Object {
@@ -77,6 +87,8 @@ struct Weight : Object {
   bao_handle map = 0, factors = 0;
   std::vector<float> vector;               // VECTOR weights, as f32
   std::unique_ptr<char[]> copy;            // tensors at an offset that is no multiple of 16
+  int64_t bytes = 0;
+  ~Weight() override;
 };
 
 struct Pool : Object {
@@ -96,6 +108,15 @@ struct Step : Object {
   char* host = nullptr;                    // slots * slot_bytes
   std::vector<char> device_region;         // tables, next ids, lengths, histories; ref points into it
   std::vector<int32_t> table_shadow;       // page tables as of the last accepted submit, for the checks at submit
+  int64_t table_start[4] = {0, 0, 0, 0};   // where each table starts, in entries, in table_shadow and in `tables`
+  int32_t* tables = nullptr;               // the device region's page tables, all four
+  int32_t *resolved_id = nullptr, *resolved_position = nullptr;  // [max_rows] of the running submit
+  std::vector<char> accepted;              // per slot: the copy that was checked and that ops read, so that a late write cannot hurt
+  std::vector<int64_t> seen;               // per sequence: stamp of the check that met it last
+  int64_t stamp = 0;
+  std::atomic<int32_t> busy[8] = {};       // per slot: 1 from submit to its end
+  char* host_field(int32_t slot, int32_t f) { return host + slot * slot_bytes + field[f]; }
+  char* accepted_field(int32_t slot, int32_t f) { return accepted.data() + slot * slot_bytes + field[f]; }
   ~Step() override;
 };
 
@@ -109,7 +130,14 @@ struct Stage {
 
 struct Recorded {
   int32_t kind = 0;                        // BAO_OP_*
-  double nanoseconds = 0;
+  double nanoseconds = 0;                  // written at the end of a submit, under the executor's lock
+};
+
+// What a slot must satisfy for a recording to stay inside its operands.
+struct Limits {
+  int32_t rows = INT32_MAX, outputs = INT32_MAX;  // smallest capacity of the STEP and OUTPUT views
+  int32_t window[4] = {-1, -1, -1, -1};           // per page table: how far back an op reads, 0 = all, -1 = table unused
+  bool samplers = false, draws = false;           // sampler records are read; ids are drawn
 };
 
 struct Stream : Object, Builder {
@@ -118,13 +146,14 @@ struct Stream : Object, Builder {
   std::vector<Stage> stages;
   std::vector<Recorded> ops;
   std::vector<bao_handle> uses;            // every handle that the recording names
+  std::vector<bao_handle> pools;           // those of them that are pools
+  Limits limits;
   int64_t checked_epoch = -1;              // device epoch at which `uses` was last found alive
   int64_t scratch_bytes = 0, op_scratch = 0;
   char* scratch = nullptr;
-  // Of the last submit:
-  std::atomic<int32_t> status{BAO_OK};
-  std::atomic<int64_t> submitted{0}, finished{0};
-  std::string error;
+  // Of the last submit of each slot (bao_wait is per slot):
+  struct SlotState { std::atomic<int32_t> status{BAO_OK}; std::string error; };
+  SlotState slot_state[8];
 
   // Builder (ops.h): what an op's record function calls.
   void add(const void* args, int64_t bytes, PiecesFn pieces, RunFn run) override;
@@ -134,11 +163,12 @@ struct Stream : Object, Builder {
 
 struct Device : Object {
   int32_t threads = 1, isa = BAO_ISA_BASE, precision = BAO_EXACT;
-  bool reference = false;
+  bool reference = false;                  // BAO_OPEN_REFERENCE
   const OpTable* ops = nullptr;            // fast table of the instruction set, or the plain reference
   std::string info;
   std::atomic<int64_t> free_epoch{0};      // grows with every freed object
   std::atomic<int64_t> bytes_buffers{0}, bytes_kv{0}, bytes_scratch{0}, bytes_weights{0};
+  void finish();                           // waits for the submitted work: before memory that it may touch changes hands
   struct Executor* executor = nullptr;     // executor.h: thread pool and queue of submits
   ~Device() override;
 };
@@ -154,7 +184,9 @@ class Recording {
   bool tensor(int argument, const char* name, bao_handle h, Tensor* out, int32_t dtype = BAO_F32, bool optional = false);
   bool weight(int argument, const char* name, bao_handle h, int32_t use, WeightRef* out, bool optional = false);
   bool vector(int argument, const char* name, bao_handle h, int32_t length, const float** out, bool optional);
-  bool pool(int argument, const char* name, bao_handle h, PoolRef* out);
+  // window: how many positions, its own included, a row reaches back in the pool; 0 = all, 1 = its own only (appends). A submit checks
+  // that every page so reached is set and backed.
+  bool pool(int argument, const char* name, bao_handle h, PoolRef* out, int32_t window = 0);
   // Records a failure with a message; always false.
   bool invalid(int argument, const char* format, ...) __attribute__((format(printf, 3, 4)));
   bool unsupported(int argument, const char* format, ...) __attribute__((format(printf, 3, 4)));
@@ -171,7 +203,8 @@ class Recording {
   Stream* stream_ = nullptr;
   const char* function_;
   int32_t status_ = BAO_OK, kind_;
-  size_t stages_before_ = 0, uses_before_ = 0, ops_before_ = 0;
+  size_t stages_before_ = 0, uses_before_ = 0, ops_before_ = 0, pools_before_ = 0;
+  Limits limits_before_;
   bool committed_ = false;
 };
 

@@ -56,6 +56,7 @@ struct StepRef {
   const int32_t* output_row;     // [outputs]
   const int32_t* sampler;        // [outputs][BAO_SAMPLER_WORDS]
   const int32_t* bias;           // [maxBias][2]
+  int32_t* result;               // [outputs][BAO_RESULT_WORDS], the slot's RESULT field
   const int32_t* table[4];       // [sequence][pages[t]]
   int32_t pages[4];
   int32_t vocabulary, max_sequences;
@@ -100,7 +101,7 @@ struct RopeArgs { Tensor dst, x, table; int32_t mode; };
 struct KvAppendArgs { PoolRef pool; int32_t layer; Tensor k, v; };
 struct HeadNormRopeAppendArgs { Tensor q, k, v, table; const float *wq, *wk; PoolRef pool; int32_t mode, layer, norm_v; float eps; };
 struct AttentionArgs { Tensor dst, q; PoolRef pool; int32_t layer, window; float scale; };
-struct MatmulArgs { Tensor dst, x; WeightRef w; int32_t fast; };                       // fast: BAO_FAST rounding of activations
+struct MatmulArgs { Tensor dst, x; WeightRef w; int32_t fast; };                       // fast: 0 f32 activations, 1 int8, 2 bf16 (reference only)
 struct MatmulGroupArgs { Tensor dst[3]; Tensor x; WeightRef w[3]; int32_t fast; };
 struct GluArgs { Tensor dst, gate, up; int32_t activation; };
 struct MatmulGluArgs { Tensor dst, x; WeightRef gate, up; int32_t activation, fast; };
@@ -115,7 +116,7 @@ struct ScaleArgs { Tensor dst, x; float factor; };                              
 struct CopyArgs { Tensor dst, x; };                                                    // also gather_rows, pool_rows, argmax
 struct PleCombineArgs { Tensor dst, projected, token; const float* w; float eps, projected_scale, scale; };
 struct LogitsArgs { Tensor logits, mask; };
-struct SampleArgs { Tensor results, logits; };                                         // also logprobs
+struct SampleArgs { Tensor logits; };                                                  // also logprobs; results go to StepRef::result
 
 // A set of kernels: for each op the function that records its stages. The entry points (bao_*) validate, fill the arguments and call it.
 struct OpTable {

@@ -164,6 +164,14 @@ export class Weight extends NativeObject {
   scaleBy(factors: Weight): void { this.map.device.k.weightScale(this.handle, factors.handle); }
 }
 
+/** A VECTOR weight of computed values. */
+export class VectorWeight extends NativeObject {
+  constructor(device: Device, values: Float32Array) {
+    const { k } = device;
+    super(k.vectorCreate(device.handle, values, values.length), "Weight", (h) => k.weightFree(h));
+  }
+}
+
 export type KvType = "f32" | "f16" | "q8_0";
 const KV_TYPE: Record<KvType, number> = { f32: BAO.F32, f16: BAO.F16, q8_0: BAO.Q8_0 };
 

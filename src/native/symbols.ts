@@ -43,6 +43,10 @@ export const BAO = {
   NVFP4: 40,
   EXACT: 0,
   FAST: 1,
+  FAST_INT8: 2,
+  FAST_BF16: 3,
+  OPEN_REFERENCE: 1,
+  OPEN_DETERMINISTIC: 2,
   ISA_AUTO: 0,
   ISA_BASE: 1,
   ISA_AVX2: 2,
@@ -116,12 +120,14 @@ export const BAO = {
   FIELD_PAGE_DELTA: 6,
   FIELD_SEQUENCE_DELTA: 7,
   FIELD_BIAS: 8,
-  FIELD_END: 9,
+  FIELD_RESULT: 9,
+  FIELD_END: 10,
   HEADER_ROWS: 0,
   HEADER_OUTPUTS: 1,
   HEADER_PAGE_DELTAS: 2,
   HEADER_SEQUENCE_DELTAS: 3,
   HEADER_CANCEL: 4,
+  HEADER_SERIAL: 5,
   HEADER_WORDS: 16,
   SAMPLER_TEMPERATURE: 0,
   SAMPLER_TOP_K: 1,
@@ -177,9 +183,10 @@ export const kernelSymbols = {
   bao_map_free: { args: ["f64"], returns: "i32" },
   bao_weight_create: { args: ["f64", "f64", "f64", "i32", "i32", "i32", "i32", "i32"], returns: "f64" },
   bao_weight_free: { args: ["f64"], returns: "i32" },
+  bao_vector_create: { args: ["f64", "ptr", "i32"], returns: "f64" },
   bao_weight_scale: { args: ["f64", "f64"], returns: "i32" },
   bao_weights_ready: { args: ["f64", "f64"], returns: "i32" },
-  bao_kv_pool_create: { args: ["f64", "i32", "i32", "i32", "i32", "i32", "i32", "i32"], returns: "f64" },
+  bao_kv_pool_create: { args: ["f64", "i32", "i32", "i32", "i32", "i32", "i32", "i32", "i32"], returns: "f64" },
   bao_kv_pool_free: { args: ["f64"], returns: "i32" },
   bao_kv_pool_commit: { args: ["f64", "i32"], returns: "i32" },
   bao_kv_page_bytes: { args: ["f64"], returns: "f64" },
@@ -195,9 +202,9 @@ export const kernelSymbols = {
   bao_stream_begin: { args: ["f64"], returns: "i32" },
   bao_stream_end: { args: ["f64"], returns: "i32" },
   bao_submit: { args: ["f64", "i32"], returns: "i32" },
-  bao_wait: { args: ["f64", "f64"], returns: "i32" },
-  bao_poll: { args: ["f64"], returns: "i32" },
-  bao_stream_error: { args: ["f64"], returns: "i32" },
+  bao_wait: { args: ["f64", "i32", "f64"], returns: "i32" },
+  bao_poll: { args: ["f64", "i32"], returns: "i32" },
+  bao_stream_error: { args: ["f64", "i32"], returns: "i32" },
   bao_stream_ops: { args: ["f64"], returns: "i32" },
   bao_stream_op: { args: ["f64", "i32"], returns: "i32" },
   bao_stream_profile: { args: ["f64", "i32"], returns: "i32" },
@@ -232,8 +239,8 @@ export const kernelSymbols = {
   bao_pool_rows: { args: ["f64", "f64", "f64"], returns: "i32" },
   bao_argmax: { args: ["f64", "f64", "f64"], returns: "i32" },
   bao_logits_process: { args: ["f64", "f64", "f64"], returns: "i32" },
-  bao_logprobs: { args: ["f64", "f64", "f64"], returns: "i32" },
-  bao_sample: { args: ["f64", "f64", "f64"], returns: "i32" },
+  bao_logprobs: { args: ["f64", "f64"], returns: "i32" },
+  bao_sample: { args: ["f64", "f64"], returns: "i32" },
   bao_norm_add_norms: { args: ["f64", "f64", "f64", "f64", "f64", "f64", "f64", "f64", "f64", "f64", "f64", "f32", "f32", "f32"], returns: "i32" },
   bao_moe_merge: { args: ["f64", "f64", "f64", "f64", "f64", "f64", "f64", "f64", "f64", "f64", "f32", "f32"], returns: "i32" },
   bao_head_norm_rope_append: { args: ["f64", "f64", "f64", "f64", "f64", "f64", "f64", "i32", "f64", "i32", "i32", "f32"], returns: "i32" },
@@ -274,8 +281,8 @@ export interface Kernels {
   /** Number of devices of this backend; 0 when driver or hardware is missing (bao_last_error says which). */
   deviceCount(): number;
   /** Opens device `index`. threads: CPU worker count including the waiting thread, 0 = physical cores; other backends ignore it.
-   * isa: BAO_ISA_*; precision: BAO_EXACT or BAO_FAST; reference: 1 = every op runs its plain reference (CPU only). */
-  deviceOpen(index: number, threads: number, isa: number, precision: number, reference: number): Handle;
+   * isa: BAO_ISA_*; precision: BAO_EXACT ...; flags: BAO_OPEN_*. */
+  deviceOpen(index: number, threads: number, isa: number, precision: number, flags: number): Handle;
   /** Cancels and waits for work in flight, then frees the device and all that belongs to it. */
   deviceClose(device: Handle): void;
   /** JSON object: name, backend, isa, threads, precision, memory; owned by the device. */
@@ -287,9 +294,11 @@ export interface Kernels {
   supports(device: Handle, op: number, dtype: number, d0: number, d1: number): number;
   /** Bytes of `what` (BAO_MEMORY_*) on the device, -1 for a bad handle. */
   memory(device: Handle, what: number): number;
-  /** Zeroed memory of `bytes`, aligned to 128. kind: DEVICE, or HOST_VISIBLE (has an address that both sides may use between steps). */
+  /** Zeroed memory of `bytes`, aligned to 128. kind: DEVICE, or HOST_VISIBLE (has an address that the host may use whenever no unfinished
+   * submit uses those bytes). Freeing any object that a submit in flight names waits for that submit. */
   bufferCreate(device: Handle, bytes: number, kind: number): Handle;
-  /** Zeroed memory of `bytes`, aligned to 128. kind: DEVICE, or HOST_VISIBLE (has an address that both sides may use between steps). */
+  /** Zeroed memory of `bytes`, aligned to 128. kind: DEVICE, or HOST_VISIBLE (has an address that the host may use whenever no unfinished
+   * submit uses those bytes). Freeing any object that a submit in flight names waits for that submit. */
   bufferFree(buffer: Handle): void;
   /** Host address of a host-visible buffer, 0 otherwise. */
   bufferAddress(buffer: Handle): number;
@@ -305,11 +314,11 @@ export interface Kernels {
    * capacity. rowsOf (BAO_ROWS_*) says which count decides how many rows an op processes. dtype: F32 or I32. offset and stride are
    * multiples of 4 (16 is faster). Ops name a view's shape (rows, d1, d2); "columns" is d1 * d2. */
   viewFree(view: Handle): void;
-  /** Registers a read-only mapping of a file (host.h makes one) as a source of weights. The memory must outlive the map. Address and
-   * length are page-aligned as host.h gives them; Metal wraps them without a copy. */
+  /** Registers a read-only mapping of a file (host.h makes one) as a source of weights. The memory must stay mapped until
+   * bao_map_free, which is INVALID while weights of the map exist. Address and length are as host.h gives them; Metal wraps the pages without a copy. */
   mapCreate(device: Handle, address: number, bytes: number): Handle;
-  /** Registers a read-only mapping of a file (host.h makes one) as a source of weights. The memory must outlive the map. Address and
-   * length are page-aligned as host.h gives them; Metal wraps them without a copy. */
+  /** Registers a read-only mapping of a file (host.h makes one) as a source of weights. The memory must stay mapped until
+   * bao_map_free, which is INVALID while weights of the map exist. Address and length are as host.h gives them; Metal wraps the pages without a copy. */
   mapFree(map: Handle): void;
   /** A weight [experts][rows][columns] of `dtype` at offsetBytes of the map; columns is a multiple of the dtype's block. The range is
    * checked here, once. VECTOR weights are F32, F16 or BF16 with rows = experts = 1. Backends may start an upload: bao_weights_ready. */
@@ -317,7 +326,9 @@ export interface Kernels {
   /** A weight [experts][rows][columns] of `dtype` at offsetBytes of the map; columns is a multiple of the dtype's block. The range is
    * checked here, once. VECTOR weights are F32, F16 or BF16 with rows = experts = 1. Backends may start an upload: bao_weights_ready. */
   weightFree(weight: Handle): void;
-  /** Attaches a VECTOR weight of 1 or `experts` factors: the output of every matmul with `weight` is multiplied by it, once (NVFP4
+  /** A VECTOR weight of `length` floats copied from host memory: factors that a file leaves out, and values computed at load. */
+  vectorCreate(device: Handle, values: Memory, length: number): Handle;
+  /** Attaches a VECTOR weight of 1 or `experts` factors, once and before a recording names the weight: the output of every matmul with `weight` is multiplied by it, once (NVFP4
    * tensor scales, Gemma 4's per-expert scale). */
   weightScale(weight: Handle, factors: Handle): void;
   /** BAO_OK when all weights of the device may be used, BAO_PENDING while an upload runs; waits up to timeoutMs. */
@@ -325,32 +336,51 @@ export interface Kernels {
   /** A pool of pages for `layers` layers of one kind; a page holds BAO_KV_PAGE_TOKENS tokens of all of them under one id (0 ... maxPages - 1).
    * In a layer's page: K [kvHeads][64][headDim], then V likewise, each plane 128-byte aligned; q8_0 as a plane of int8 followed by a
    * plane of f32 scales (one per 32). Address space for maxPages is reserved now and never moves; memory comes with bao_kv_pool_commit.
-   * table: which page table of the step block this pool uses (0-3). dtype: F32, F16 or Q8_0. headDim: a multiple of 16 (Q8_0: of 32). */
-  kvPoolCreate(device: Handle, table: number, layers: number, kvHeads: number, headDim: number, dtype: number, layout: number, maxPages: number): Handle;
+   * table: which page table of the step block this pool uses (0-3). dtype: F32, F16 or Q8_0. headDim: a multiple of 16 (Q8_0: of 32; F32 and F16: of 2
+   * on the CPU). rotated: 0 for PLAIN. */
+  kvPoolCreate(device: Handle, table: number, layers: number, kvHeads: number, headDim: number, dtype: number, layout: number, rotated: number, maxPages: number): Handle;
   /** A pool of pages for `layers` layers of one kind; a page holds BAO_KV_PAGE_TOKENS tokens of all of them under one id (0 ... maxPages - 1).
    * In a layer's page: K [kvHeads][64][headDim], then V likewise, each plane 128-byte aligned; q8_0 as a plane of int8 followed by a
    * plane of f32 scales (one per 32). Address space for maxPages is reserved now and never moves; memory comes with bao_kv_pool_commit.
-   * table: which page table of the step block this pool uses (0-3). dtype: F32, F16 or Q8_0. headDim: a multiple of 16 (Q8_0: of 32). */
+   * table: which page table of the step block this pool uses (0-3). dtype: F32, F16 or Q8_0. headDim: a multiple of 16 (Q8_0: of 32; F32 and F16: of 2
+   * on the CPU). rotated: 0 for PLAIN. */
   kvPoolFree(pool: Handle): void;
-  /** Backs pages 0 ... pages - 1 with memory (never fewer than before). OUT_OF_MEMORY leaves the pool as it was. */
+  /** Backs pages 0 ... pages - 1 with memory (never fewer than before), without waiting for submitted work. OUT_OF_MEMORY leaves the pool as it was. */
   kvPoolCommit(pool: Handle, pages: number): void;
   /** Bytes of one page over all layers of the pool. */
   kvPageBytes(pool: Handle): number;
-  /** Copies the first `tokens` tokens of a page to another page, all layers, after the device's submitted work (fork, rewind). */
+  /** Copies the first `tokens` tokens of a page to another page, all layers (fork, rewind); takes its place in the order of submits and may
+   * return before it is done. That no two sequences append to the same page is the caller's duty. */
   kvPageCopy(pool: Handle, destination: number, source: number, tokens: number): void;
   /** Reads or writes one whole page in the layout above, layer after layer (bao_kv_page_bytes bytes), after the device's submitted work. */
   kvPageRead(pool: Handle, page: number, destination: Memory, bytes: number): void;
   /** Reads or writes one whole page in the layout above, layer after layer (bao_kv_page_bytes bytes), after the device's submitted work. */
   kvPageWrite(pool: Handle, page: number, source: Memory, bytes: number): void;
   /** Everything that changes from step to step. Device region, per sequence: next id, length, the last 64 ids, page tables; written by
-   * bao_sample and by deltas only. Host region: `slots` slots (1-8), each a block of host memory that the caller fills before bao_submit and
-   * must not touch until that submit has been waited for. pages0-pages3: entries of each page table per sequence (0 = table unused).
-   * C checks a slot at submit: counts, ids in [0, vocabulary), sequences, positions, and that every page that a row can reach is set. */
+   * bao_sample and by deltas only. Host region: `slots` slots (1-8), each a block of host memory that the caller fills, submits (once or, with the
+   * same serial, several times: a forward and a sample recording) and must not touch until all these submits have been waited for, the cancel
+   * word apart. pages0-pages3: entries of each page table per sequence (0 = table unused).
+   * Checked at submit, before anything is applied (else BAO_INVALID):
+   * - counts within capacity and within d0 of every view of the recording that follows them; ids in [0, vocabulary); sequences; sampler and bias values;
+   * - rows of one sequence are adjacent, with consecutive positions; ROW_ID and ROW_POSITION are both -1 (decode) or both >= 0 (prefill), and a
+   *   sequence with a -1 row has that row only; at most one output row per sequence is without HOLD, and it is the sequence's last row;
+   * - each (table, sequence, index) at most once in PAGE_DELTA, each sequence at most once in SEQUENCE_DELTA;
+   * - for every pool of the recording: all pages that a row can reach are set and committed. Reach: the positions up to the row's own, within the largest
+   *   window of the recording's attention ops on that table (0 = all). For -1 rows the position is taken from an upper bound that the host knows:
+   *   the last delta's length + samples submitted since. */
   stepCreate(device: Handle, slots: number, maxRows: number, maxOutputs: number, maxSequences: number, vocabulary: number, maxBias: number, pages0: number, pages1: number, pages2: number, pages3: number): Handle;
   /** Everything that changes from step to step. Device region, per sequence: next id, length, the last 64 ids, page tables; written by
-   * bao_sample and by deltas only. Host region: `slots` slots (1-8), each a block of host memory that the caller fills before bao_submit and
-   * must not touch until that submit has been waited for. pages0-pages3: entries of each page table per sequence (0 = table unused).
-   * C checks a slot at submit: counts, ids in [0, vocabulary), sequences, positions, and that every page that a row can reach is set. */
+   * bao_sample and by deltas only. Host region: `slots` slots (1-8), each a block of host memory that the caller fills, submits (once or, with the
+   * same serial, several times: a forward and a sample recording) and must not touch until all these submits have been waited for, the cancel
+   * word apart. pages0-pages3: entries of each page table per sequence (0 = table unused).
+   * Checked at submit, before anything is applied (else BAO_INVALID):
+   * - counts within capacity and within d0 of every view of the recording that follows them; ids in [0, vocabulary); sequences; sampler and bias values;
+   * - rows of one sequence are adjacent, with consecutive positions; ROW_ID and ROW_POSITION are both -1 (decode) or both >= 0 (prefill), and a
+   *   sequence with a -1 row has that row only; at most one output row per sequence is without HOLD, and it is the sequence's last row;
+   * - each (table, sequence, index) at most once in PAGE_DELTA, each sequence at most once in SEQUENCE_DELTA;
+   * - for every pool of the recording: all pages that a row can reach are set and committed. Reach: the positions up to the row's own, within the largest
+   *   window of the recording's attention ops on that table (0 = all). For -1 rows the position is taken from an upper bound that the host knows:
+   *   the last delta's length + samples submitted since. */
   stepFree(step: Handle): void;
   /** Host address of a slot. */
   stepAddress(step: Handle, slot: number): number;
@@ -360,34 +390,47 @@ export interface Kernels {
   streamCreate(device: Handle, step: Handle): Handle;
   /** A stream holds recorded ops over one step block. */
   streamFree(stream: Handle): void;
-  /** Starts a new recording (the former one is dropped); bao_stream_end closes it and sizes its scratch. An op that fails to record leaves
-   * the recording as it was. A recording may be submitted any number of times; rows, ids and lengths come from the slot. */
+  /** Starts a new recording (the former one is dropped, after its submits have ended); bao_stream_end compiles it and sizes its scratch, and may
+   * fail. An op that fails to record leaves the recording as it was. A recording may be submitted any number of times; rows, ids and lengths come
+   * from the slot. Ops may be merged, reordered or overlapped where no data dependence is broken: every view then holds what execution in order
+   * gives, within the device's determinism class, views that an op leaves undefined apart. */
   streamBegin(stream: Handle): void;
-  /** Starts a new recording (the former one is dropped); bao_stream_end closes it and sizes its scratch. An op that fails to record leaves
-   * the recording as it was. A recording may be submitted any number of times; rows, ids and lengths come from the slot. */
+  /** Starts a new recording (the former one is dropped, after its submits have ended); bao_stream_end compiles it and sizes its scratch, and may
+   * fail. An op that fails to record leaves the recording as it was. A recording may be submitted any number of times; rows, ids and lengths come
+   * from the slot. Ops may be merged, reordered or overlapped where no data dependence is broken: every view then holds what execution in order
+   * gives, within the device's determinism class, views that an op leaves undefined apart. */
   streamEnd(stream: Handle): void;
-  /** Queues the recording with the given slot and returns at once. Submits of a device run in order of submission, one after the other. */
+  /** Queues the recording with the given slot and returns at once. Submits of a device run in order of submission, one after the other. INVALID when a
+   * former submit of that slot through this stream has not been waited for. */
   submit(stream: Handle, slot: number): void;
-  /** Waits until the stream's last submit has ended: BAO_OK, BAO_PENDING after timeoutMs, BAO_CANCELLED, or the failure.
-   * On the CPU the calling thread works as one of the device's threads meanwhile. */
-  wait(stream: Handle, timeoutMs: number): number;
+  /** Waits until the last submit of `slot` through this stream or its graphs has ended: BAO_OK, BAO_PENDING after timeoutMs, BAO_CANCELLED, or the
+   * failure. CANCELLED: deltas stay applied, bao_sample of that serial advances nothing (and ends as CANCELLED), KV at the step's positions is
+   * undefined; later submits run. On the CPU the calling thread works as one of the device's threads meanwhile. */
+  wait(stream: Handle, slot: number, timeoutMs: number): number;
   /** The same without waiting; on a CPU device of one thread it runs one piece of work. */
-  poll(stream: Handle): number;
-  /** Status of the stream's last submit; the text is in bao_last_error. */
-  streamError(stream: Handle): number;
-  /** Number of recorded ops; the kind (BAO_OP_*) of op `index`; device nanoseconds that it took over all submits since bao_stream_profile(stream, 1). */
+  poll(stream: Handle, slot: number): number;
+  /** Status of the last submit of `slot` through this stream; the text is in bao_last_error. */
+  streamError(stream: Handle, slot: number): number;
+  /** Number of recorded ops; the kind (BAO_OP_*) of op `index`; device nanoseconds that it took over all submits since bao_stream_profile(stream, 1)
+   * (a merged group's time is reported at its first op). */
   streamOps(stream: Handle): number;
-  /** Number of recorded ops; the kind (BAO_OP_*) of op `index`; device nanoseconds that it took over all submits since bao_stream_profile(stream, 1). */
+  /** Number of recorded ops; the kind (BAO_OP_*) of op `index`; device nanoseconds that it took over all submits since bao_stream_profile(stream, 1)
+   * (a merged group's time is reported at its first op). */
   streamOp(stream: Handle, index: number): number;
-  /** Number of recorded ops; the kind (BAO_OP_*) of op `index`; device nanoseconds that it took over all submits since bao_stream_profile(stream, 1). */
+  /** Number of recorded ops; the kind (BAO_OP_*) of op `index`; device nanoseconds that it took over all submits since bao_stream_profile(stream, 1)
+   * (a merged group's time is reported at its first op). */
   streamProfile(stream: Handle, enable: number): void;
-  /** Number of recorded ops; the kind (BAO_OP_*) of op `index`; device nanoseconds that it took over all submits since bao_stream_profile(stream, 1). */
+  /** Number of recorded ops; the kind (BAO_OP_*) of op `index`; device nanoseconds that it took over all submits since bao_stream_profile(stream, 1)
+   * (a merged group's time is reported at its first op). */
   streamTime(stream: Handle, index: number): number;
-  /** BAO_CAP_GRAPH: the recording, instantiated for exactly `rows` rows with `outputs` output rows, replayed with one call. */
+  /** BAO_CAP_GRAPH: the recording, instantiated for at most `rows` rows and `outputs` output rows (a slot with more: INVALID), replayed with one call.
+   * Rows at or beyond the slot's counts append, route, attend and sample nothing. bao_stream_begin or _free of its stream ends the graph. */
   graphCreate(stream: Handle, rows: number, outputs: number): Handle;
-  /** BAO_CAP_GRAPH: the recording, instantiated for exactly `rows` rows with `outputs` output rows, replayed with one call. */
+  /** BAO_CAP_GRAPH: the recording, instantiated for at most `rows` rows and `outputs` output rows (a slot with more: INVALID), replayed with one call.
+   * Rows at or beyond the slot's counts append, route, attend and sample nothing. bao_stream_begin or _free of its stream ends the graph. */
   graphFree(graph: Handle): void;
-  /** BAO_CAP_GRAPH: the recording, instantiated for exactly `rows` rows with `outputs` output rows, replayed with one call. */
+  /** BAO_CAP_GRAPH: the recording, instantiated for at most `rows` rows and `outputs` output rows (a slot with more: INVALID), replayed with one call.
+   * Rows at or beyond the slot's counts append, route, attend and sample nothing. bao_stream_begin or _free of its stream ends the graph. */
   graphSubmit(graph: Handle, slot: number): void;
   /** BAO_CAP_EVENTS: order between devices. A recorded event is reached when all ops before it have run; a wait holds the ops after it. */
   eventCreate(device: Handle): Handle;
@@ -423,9 +466,10 @@ export interface Kernels {
    * GELU: 0.5 x (1 + tanh(0.7978845608028654 x (1 + 0.044715 x^2))). */
   glu(stream: Handle, dst: Handle, gate: Handle, up: Handle, activation: number): void;
   /** ids (I32) and weights (rows, 1, k): the k largest of softmax(logits (rows, 1, experts)), largest first, ties to the lower id;
-   * renormalise: 1 = weights divided by their sum. */
+   * NaN ranks smallest; always k distinct ids. renormalise: 1 = weights divided by their sum. k <= experts, k <= 32, experts <= 1024, else UNSUPPORTED. */
   topkSoftmax(stream: Handle, ids: Handle, weights: Handle, logits: Handle, renormalise: number): void;
-  /** dst (rows, k, w.rows): slot s of row r = W[ids[r][s]] x, x (rows, 1, columns) for all slots or (rows, k, columns) for each. */
+  /** dst (rows, k, w.rows): slot s of row r = W[ids[r][s]] x, x (rows, 1, columns) for all slots or (rows, k, columns) for each.
+   * An id outside [0, experts) gives 0 and reads nothing, here and in the fused ops. */
   moeMatmul(stream: Handle, dst: Handle, x: Handle, w: Handle, ids: Handle): void;
   /** dst (rows, 1, n) = sum over slots in ascending order of weights[r][s] * x (rows, k, n). */
   moeSum(stream: Handle, dst: Handle, x: Handle, weights: Handle): void;
@@ -441,18 +485,18 @@ export interface Kernels {
   gatherRows(stream: Handle, dst: Handle, x: Handle): void;
   /** dst (rows, layers, p) = (rms(projected * projectedScale) * w + token) * scale over p (Gemma 4's per-layer inputs). */
   pleCombine(stream: Handle, dst: Handle, projected: Handle, token: Handle, w: Handle, eps: number, projectedScale: number, scale: number): void;
-  /** dst (FIXED maxSequences, 1, n)[sequence of row] += x (rows, 1, n), rows in ascending order. */
+  /** dst (FIXED maxSequences, 1, n)[sequence of row] += x (rows, 1, n), rows in ascending order; a row at position 0 overwrites instead. */
   poolRows(stream: Handle, dst: Handle, x: Handle): void;
-  /** dst (I32 (rows, 1, 1)) = index of the largest column of x, ties to the lower. NaN counts as the smallest. */
+  /** dst (I32 (rows, 1, 1)) = index of the largest column of x, ties to the lower. NaN counts as the smallest; all NaN: 0. */
   argmax(stream: Handle, dst: Handle, x: Handle): void;
   /** In place on logits (OUTPUT rows, 1, vocabulary): mask (I32 (OUTPUT, 1, ceil(vocabulary / 32)), bit set = allowed; 0 = no mask view) and bias,
    * then repetition, presence and frequency penalties over the sequence's last 64 ids. */
   logitsProcess(stream: Handle, logits: Handle, mask: Handle): void;
-  /** results: log of the sum of exp(logits), and the top log-probabilities that each output row's sampler asks for. */
-  logprobs(stream: Handle, results: Handle, logits: Handle): void;
+  /** RESULT: log of the sum of exp(logits), and the top log-probabilities that each output row's sampler asks for. */
+  logprobs(stream: Handle, logits: Handle): void;
   /** Draws one id per output row: temperature, top-k by selection, top-p and min-p by threshold over 32-bit fixed-point mass, Philox4x32-10.
-   * Writes results, and the sequence's next id, length and history in the device region (unless HOLD). */
-  sample(stream: Handle, results: Handle, logits: Handle): void;
+   * Writes RESULT, and the sequence's next id, length (the row's position + 1) and history in the device region (unless HOLD). */
+  sample(stream: Handle, logits: Handle): void;
   /** sum = norm_add(residual, x, w, eps, scale); y0 = rms_norm(sum, w0); y1 = rms_norm(sum, w1, scale1); y2 = rms_norm(sum, w2). y1 and y2 may be 0. */
   normAddNorms(stream: Handle, sum: Handle, y0: Handle, y1: Handle, y2: Handle, residual: Handle, x: Handle, w: Handle, w0: Handle, w1: Handle, w2: Handle, scale1: number, eps: number, scale: number): void;
   /** m = rms(a) wa + rms(b) wb; sum = norm_add(residual, m, w, eps, scale); y = rms_norm(sum, wy) unless y = 0 (Gemma 4's dense and expert branches). */
@@ -512,7 +556,7 @@ export function bindKernels(s: Native<typeof kernelSymbols>, fail: Fail): Kernel
     lastStatus(): number { return s.bao_last_status(); },
     statusName(status: number): string { return String(s.bao_status_name(status) ?? ""); },
     deviceCount(): number { return s.bao_device_count(); },
-    deviceOpen(index: number, threads: number, isa: number, precision: number, reference: number): Handle { const h = s.bao_device_open(index, threads, isa, precision, reference); if (h === 0) fail("bao_device_open", -1); return h; },
+    deviceOpen(index: number, threads: number, isa: number, precision: number, flags: number): Handle { const h = s.bao_device_open(index, threads, isa, precision, flags); if (h === 0) fail("bao_device_open", -1); return h; },
     deviceClose(device: Handle): void { const rc = s.bao_device_close(device); if (rc !== 0) fail("bao_device_close", rc); },
     deviceInfo(device: Handle): string { return String(s.bao_device_info(device) ?? ""); },
     caps(device: Handle): number { return s.bao_caps(device); },
@@ -529,9 +573,10 @@ export function bindKernels(s: Native<typeof kernelSymbols>, fail: Fail): Kernel
     mapFree(map: Handle): void { const rc = s.bao_map_free(map); if (rc !== 0) fail("bao_map_free", rc); },
     weightCreate(device: Handle, map: Handle, offsetBytes: number, dtype: number, rows: number, columns: number, experts: number, use: number): Handle { const h = s.bao_weight_create(device, map, offsetBytes, dtype, rows, columns, experts, use); if (h === 0) fail("bao_weight_create", -1); return h; },
     weightFree(weight: Handle): void { const rc = s.bao_weight_free(weight); if (rc !== 0) fail("bao_weight_free", rc); },
+    vectorCreate(device: Handle, values: Memory, length: number): Handle { const h = s.bao_vector_create(device, values, length); if (h === 0) fail("bao_vector_create", -1); return h; },
     weightScale(weight: Handle, factors: Handle): void { const rc = s.bao_weight_scale(weight, factors); if (rc !== 0) fail("bao_weight_scale", rc); },
     weightsReady(device: Handle, timeoutMs: number): number { return s.bao_weights_ready(device, timeoutMs); },
-    kvPoolCreate(device: Handle, table: number, layers: number, kvHeads: number, headDim: number, dtype: number, layout: number, maxPages: number): Handle { const h = s.bao_kv_pool_create(device, table, layers, kvHeads, headDim, dtype, layout, maxPages); if (h === 0) fail("bao_kv_pool_create", -1); return h; },
+    kvPoolCreate(device: Handle, table: number, layers: number, kvHeads: number, headDim: number, dtype: number, layout: number, rotated: number, maxPages: number): Handle { const h = s.bao_kv_pool_create(device, table, layers, kvHeads, headDim, dtype, layout, rotated, maxPages); if (h === 0) fail("bao_kv_pool_create", -1); return h; },
     kvPoolFree(pool: Handle): void { const rc = s.bao_kv_pool_free(pool); if (rc !== 0) fail("bao_kv_pool_free", rc); },
     kvPoolCommit(pool: Handle, pages: number): void { const rc = s.bao_kv_pool_commit(pool, pages); if (rc !== 0) fail("bao_kv_pool_commit", rc); },
     kvPageBytes(pool: Handle): number { return s.bao_kv_page_bytes(pool); },
@@ -547,9 +592,9 @@ export function bindKernels(s: Native<typeof kernelSymbols>, fail: Fail): Kernel
     streamBegin(stream: Handle): void { const rc = s.bao_stream_begin(stream); if (rc !== 0) fail("bao_stream_begin", rc); },
     streamEnd(stream: Handle): void { const rc = s.bao_stream_end(stream); if (rc !== 0) fail("bao_stream_end", rc); },
     submit(stream: Handle, slot: number): void { const rc = s.bao_submit(stream, slot); if (rc !== 0) fail("bao_submit", rc); },
-    wait(stream: Handle, timeoutMs: number): number { return s.bao_wait(stream, timeoutMs); },
-    poll(stream: Handle): number { return s.bao_poll(stream); },
-    streamError(stream: Handle): number { return s.bao_stream_error(stream); },
+    wait(stream: Handle, slot: number, timeoutMs: number): number { return s.bao_wait(stream, slot, timeoutMs); },
+    poll(stream: Handle, slot: number): number { return s.bao_poll(stream, slot); },
+    streamError(stream: Handle, slot: number): number { return s.bao_stream_error(stream, slot); },
     streamOps(stream: Handle): number { return s.bao_stream_ops(stream); },
     streamOp(stream: Handle, index: number): number { return s.bao_stream_op(stream, index); },
     streamProfile(stream: Handle, enable: number): void { const rc = s.bao_stream_profile(stream, enable); if (rc !== 0) fail("bao_stream_profile", rc); },
@@ -584,8 +629,8 @@ export function bindKernels(s: Native<typeof kernelSymbols>, fail: Fail): Kernel
     poolRows(stream: Handle, dst: Handle, x: Handle): void { const rc = s.bao_pool_rows(stream, dst, x); if (rc !== 0) fail("bao_pool_rows", rc); },
     argmax(stream: Handle, dst: Handle, x: Handle): void { const rc = s.bao_argmax(stream, dst, x); if (rc !== 0) fail("bao_argmax", rc); },
     logitsProcess(stream: Handle, logits: Handle, mask: Handle): void { const rc = s.bao_logits_process(stream, logits, mask); if (rc !== 0) fail("bao_logits_process", rc); },
-    logprobs(stream: Handle, results: Handle, logits: Handle): void { const rc = s.bao_logprobs(stream, results, logits); if (rc !== 0) fail("bao_logprobs", rc); },
-    sample(stream: Handle, results: Handle, logits: Handle): void { const rc = s.bao_sample(stream, results, logits); if (rc !== 0) fail("bao_sample", rc); },
+    logprobs(stream: Handle, logits: Handle): void { const rc = s.bao_logprobs(stream, logits); if (rc !== 0) fail("bao_logprobs", rc); },
+    sample(stream: Handle, logits: Handle): void { const rc = s.bao_sample(stream, logits); if (rc !== 0) fail("bao_sample", rc); },
     normAddNorms(stream: Handle, sum: Handle, y0: Handle, y1: Handle, y2: Handle, residual: Handle, x: Handle, w: Handle, w0: Handle, w1: Handle, w2: Handle, scale1: number, eps: number, scale: number): void { const rc = s.bao_norm_add_norms(stream, sum, y0, y1, y2, residual, x, w, w0, w1, w2, scale1, eps, scale); if (rc !== 0) fail("bao_norm_add_norms", rc); },
     moeMerge(stream: Handle, sum: Handle, y: Handle, residual: Handle, a: Handle, wa: Handle, b: Handle, wb: Handle, w: Handle, wy: Handle, eps: number, scale: number): void { const rc = s.bao_moe_merge(stream, sum, y, residual, a, wa, b, wb, w, wy, eps, scale); if (rc !== 0) fail("bao_moe_merge", rc); },
     headNormRopeAppend(stream: Handle, q: Handle, k: Handle, v: Handle, wq: Handle, wk: Handle, table: Handle, mode: number, pool: Handle, layer: number, normV: number, eps: number): void { const rc = s.bao_head_norm_rope_append(stream, q, k, v, wq, wk, table, mode, pool, layer, normV, eps); if (rc !== 0) fail("bao_head_norm_rope_append", rc); },
