@@ -1,15 +1,17 @@
-// The 4-bit types with uneven levels: IQ4_NL and IQ4_XS (a table of 16 levels, searched scale), MXFP4 and NVFP4 (E2M1 levels, scale from the
-// group's peak).
+// The 4-bit types with uneven levels: IQ4_NL and IQ4_XS (a table of 16 levels, searched scale), MXFP4 and NVFP4 (E2M1 levels, scale from
+// the group's peak).
 #include "../common/dequant.h"
 #include "quantize_blocks.h"
 
 namespace bao {
 namespace {
 
-// Nearest IQ4 level; the upper one when v lies halfway.
+// Nearest IQ4 level; the upper one when v lies halfway. A table of its own, since a search asks 16 times an element.
 int nearest_iq4(float v) {
+  static const float levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
   int code = 0;
-  while (code < 15 && v - static_cast<float>(iq4_value(code)) >= static_cast<float>(iq4_value(code + 1)) - v) code++;
+  for (int step = 8; step > 0; step /= 2)
+    if (v - levels[code + step - 1] >= levels[code + step] - v) code += step;
   return code;
 }
 
@@ -52,7 +54,8 @@ int nearest_e2m1(float x, float halved) {
   return best;
 }
 
-// The unsigned E4M3 number nearest to x >= 0, halves up, at most 448.
+// The unsigned E4M3 number nearest to x >= 0, halves up, at most 448. ggml agrees from 2^-6 to 240; above it jumps to 448 and just below
+// 2^-6 it rounds down, which costs precision for nothing.
 uint8_t to_ue4m3(float x) {
   if (!(x < 448.0f)) return 0x7E;
   if (x < 0.015625f) return static_cast<uint8_t>(truncate(x * 512.0f + 0.5f, 0, 8));  // subnormals; 8 is the first normal number

@@ -1,5 +1,6 @@
 // The K types: a block of 256 holds sub-blocks whose scales are themselves quantised. The scale of a sub-block is searched for, by
 // weighted least squares over the levels that a grid of trial scales would give; the method of ggml, without importance weights.
+// A sub-block whose stored scale is 0 keeps the levels of its search: they multiply 0, and so the bytes equal ggml's.
 #include <cstring>
 
 #include "../common/dequant.h"
@@ -97,35 +98,45 @@ struct Moments {
   }
 };
 
-// The scale of 16 elements whose levels are -reach..reach - 1, from 19 trials around "the peak lies on -reach".
-float fit_symmetric(const float* x, int reach) {
+// The scale of 16 elements whose levels are -reach..reach - 1 (stored + reach), from 19 trials around "the peak lies on -reach".
+float fit_symmetric(const float* x, int reach, uint8_t* levels) {
   float peak = signed_peak(x, 16);
-  if (std::fabs(peak) < tiny_group) return 0.0f;
+  if (std::fabs(peak) < tiny_group) {
+    std::memset(levels, 0, 16);
+    return 0.0f;
+  }
 
-  auto moments_of = [&](float per_level) {
-    Moments m;
-    for (int i = 0; i < 16; i++) m.add(x[i], round_even(per_level * x[i], -reach, reach - 1));
-    return m;
-  };
   const float reach_f = static_cast<float>(reach);
-  Moments first = moments_of(-reach_f / peak);
-  float scale = first.ll > 0.0f ? first.lx / first.ll : 0.0f;
-  float explained = scale * first.lx;
-  for (int k = -9; k <= 9; k++) {
-    if (k == 0) continue;
-    Moments m = moments_of(-(reach_f + 0.1f * static_cast<float>(k)) / peak);
-    if (m.ll > 0.0f && m.lx * m.lx > explained * m.ll) {
-      scale = m.lx / m.ll;
-      explained = scale * m.lx;
+  float scale = 0.0f, explained = 0.0f;
+  auto consider = [&](float per_level, bool first) {
+    uint8_t trial[16];
+    Moments m;
+    for (int i = 0; i < 16; i++) {
+      int level = round_even(per_level * x[i], -reach, reach - 1);
+      trial[i] = static_cast<uint8_t>(level + reach);
+      m.add(x[i], level);
     }
+    bool better = m.ll > 0.0f && m.lx * m.lx > explained * m.ll;
+    if (!first && !better) return;
+    std::memcpy(levels, trial, sizeof trial);
+    scale = m.ll > 0.0f ? m.lx / m.ll : 0.0f;
+    explained = scale * m.lx;
+  };
+  consider(-reach_f / peak, true);
+  for (int k = -9; k <= 9; k++) {
+    if (k != 0) consider(-(reach_f + 0.1f * static_cast<float>(k)) / peak, false);
   }
   return scale;
 }
 
-// The scale of 16 elements on levels -4..3, by coordinate descent: each element in turn moves to the level that is best given the others.
-float fit_three_bit(const float* x) {
+// The scale of 16 elements on levels -4..3 (stored + 4), by coordinate descent: each element in turn moves to the level that is best given
+// the others.
+float fit_three_bit(const float* x, uint8_t* stored) {
   float peak = signed_peak(x, 16);
-  if (std::fabs(peak) < tiny_group) return 0.0f;
+  if (std::fabs(peak) < tiny_group) {
+    std::memset(stored, 0, 16);
+    return 0.0f;
+  }
 
   int levels[16];
   float per_level = -4.0f / peak;
@@ -153,6 +164,7 @@ float fit_three_bit(const float* x) {
     }
     if (!moved) break;
   }
+  for (int i = 0; i < 16; i++) stored[i] = static_cast<uint8_t>(levels[i] + 4);
   return sums.ll > 0.0f ? sums.lx / sums.ll : 0.0f;
 }
 
@@ -190,7 +202,7 @@ void quantize_scaled_minimums(const float* x, int top, Grid grid, uint16_t* d_bi
   *d_bits = f32_to_f16(max_scale / 63.0f);
   *dmin_bits = f32_to_f16(max_offset / 63.0f);
 
-  // Levels once more, for the scales as a reader will see them; a sub-block whose scale became 0 keeps those of its fit.
+  // Levels once more, for the scales as a reader will see them.
   for (int j = 0; j < 8; j++) {
     float d = f16_to_f32(*d_bits) * static_cast<float>(k_scale(packed, j));
     if (d == 0.0f) continue;
@@ -239,7 +251,8 @@ void quantize_block(const float* x, BlockQ2_K* b) {
 
 void quantize_block(const float* x, BlockQ3_K* b) {
   float scales[16];
-  for (int j = 0; j < 16; j++) scales[j] = fit_three_bit(x + 16 * j);
+  uint8_t levels[256];
+  for (int j = 0; j < 16; j++) scales[j] = fit_three_bit(x + 16 * j, levels + 16 * j);
   float max_scale = signed_peak(scales, 16);
   float per_scale = max_scale != 0.0f ? -32.0f / max_scale : 0.0f;
   b->d = f32_to_f16(per_scale != 0.0f ? 1.0f / per_scale : 0.0f);
@@ -249,15 +262,12 @@ void quantize_block(const float* x, BlockQ3_K* b) {
     b->scales[8 + j % 4] = static_cast<uint8_t>(b->scales[8 + j % 4] | (stored >> 4) << (2 * (j / 4)));
   }
 
-  uint8_t levels[256];
   for (int j = 0; j < 16; j++) {
     float d = f16_to_f32(b->d) * static_cast<float>(FormatQ3_K::scale(b, j));
-    for (int i = 16 * j; i < 16 * j + 16; i++) {
-      int level = d != 0.0f ? round_even(x[i] / d, -4, 3) + 4 : 0;
-      levels[i] = static_cast<uint8_t>(level);
-      b->hmask[i % 32] = static_cast<uint8_t>(b->hmask[i % 32] | (level >> 2) << (i / 32));
-    }
+    if (d == 0.0f) continue;
+    for (int i = 16 * j; i < 16 * j + 16; i++) levels[i] = static_cast<uint8_t>(round_even(x[i] / d, -4, 3) + 4);
   }
+  for (int i = 0; i < 256; i++) b->hmask[i % 32] = static_cast<uint8_t>(b->hmask[i % 32] | (levels[i] >> 2) << (i / 32));
   pack_two_bits(levels, b->qs);
 }
 
@@ -276,23 +286,25 @@ void quantize_block(const float* x, BlockQ5_K* b) {
 
 void quantize_block(const float* x, BlockQ6_K* b) {
   float scales[16];
-  for (int j = 0; j < 16; j++) scales[j] = fit_symmetric(x + 16 * j, 32);
+  uint8_t levels[256];
+  for (int j = 0; j < 16; j++) scales[j] = fit_symmetric(x + 16 * j, 32, levels + 16 * j);
   float max_scale = signed_peak(scales, 16);
-  if (std::fabs(max_scale) < tiny_group) return;  // all zero: the block was cleared, and with d = 0 its levels do not matter
+  if (std::fabs(max_scale) < tiny_group) return;  // all zero: the block was cleared
 
   float per_scale = -128.0f / max_scale;
   b->d = f32_to_f16(1.0f / per_scale);
   for (int j = 0; j < 16; j++) {
     b->scales[j] = static_cast<int8_t>(round_even(per_scale * scales[j], -128, 127));
     float d = f16_to_f32(b->d) * static_cast<float>(b->scales[j]);
-    for (int i = 16 * j; i < 16 * j + 16; i++) {
-      int level = (d != 0.0f ? round_even(x[i] / d, -32, 31) : 0) + 32;
-      int half = i / 128, quarter = (i % 128) / 32, lane = i % 32;
-      uint8_t& low = b->ql[64 * half + 32 * (quarter & 1) + lane];
-      uint8_t& high = b->qh[32 * half + lane];
-      low = static_cast<uint8_t>(low | (level & 15) << (4 * (quarter >> 1)));
-      high = static_cast<uint8_t>(high | (level >> 4) << (2 * quarter));
-    }
+    if (d == 0.0f) continue;
+    for (int i = 16 * j; i < 16 * j + 16; i++) levels[i] = static_cast<uint8_t>(round_even(x[i] / d, -32, 31) + 32);
+  }
+  for (int i = 0; i < 256; i++) {
+    int half = i / 128, quarter = (i % 128) / 32, lane = i % 32;
+    uint8_t& low = b->ql[64 * half + 32 * (quarter & 1) + lane];
+    uint8_t& high = b->qh[32 * half + lane];
+    low = static_cast<uint8_t>(low | (levels[i] & 15) << (4 * (quarter >> 1)));
+    high = static_cast<uint8_t>(high | (levels[i] >> 4) << (2 * quarter));
   }
 }
 
