@@ -11,11 +11,11 @@ const CONTRACTIONS = "'(?:[sS]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])";
 const words = (digits: string): RegExp => new RegExp(String.raw`${CONTRACTIONS}|[^\r\n\p{L}\p{N}]?\p{L}+|${digits}|${TAIL}`, "gu");
 
 /** Splitting rule by `tokenizer.ggml.pre`; `whole` = a word that is itself a token is taken without trying merges. */
-const RULES: Readonly<Record<string, { split: RegExp; whole: boolean }>> = {
-  "llama-bpe": { split: words(String.raw`\p{N}{1,3}`), whole: true },
-  llama3: { split: words(String.raw`\p{N}{1,3}`), whole: true },
-  qwen2: { split: words(String.raw`\p{N}`), whole: false },
-};
+const RULES: ReadonlyMap<string, { split: RegExp; whole: boolean }> = new Map([
+  ["llama-bpe", { split: words(String.raw`\p{N}{1,3}`), whole: true }],
+  ["llama3", { split: words(String.raw`\p{N}{1,3}`), whole: true }],
+  ["qwen2", { split: words(String.raw`\p{N}`), whole: false }],
+]);
 
 /** GPT-2's alphabet: printable Latin-1 bytes stand for themselves, the other 68 for U+0100 and up. */
 const BYTE_CHARS: readonly string[] = (() => {
@@ -45,11 +45,11 @@ function fromAlphabet(text: string): Uint8Array {
 
 /** Throws ModelFileError for a splitting rule that is not known: guessing would give wrong ids without a word. */
 export function byteLevel(source: TokenizerSource, vocab: Vocab): Scheme {
-  const rule = RULES[source.pre ?? ""];
+  const rule = RULES.get(source.pre ?? "");
   if (rule === undefined) {
     throw new ModelFileError(
       "tokenizer_unsupported",
-      `tokenizer.ggml.pre is ${JSON.stringify(source.pre ?? null)}; supported for gpt2 are ${Object.keys(RULES).join(", ")}`,
+      `tokenizer.ggml.pre is ${JSON.stringify(source.pre ?? null)}; supported for gpt2 are ${[...RULES.keys()].join(", ")}`,
       "Use a model with one of these tokenizers.",
     );
   }

@@ -71,7 +71,7 @@ const utf8 = new TextEncoder();
 /** Builds a tokenizer. Throws ModelFileError if the metadata is inconsistent or names an unknown model. */
 export function createTokenizer(source: TokenizerSource): Tokenizer {
   if (source.model === "none") return noTokenizer(source);
-  const scheme = SCHEMES[source.model];
+  const scheme = Object.hasOwn(SCHEMES, source.model) ? SCHEMES[source.model] : undefined;
   if (scheme === undefined) {
     throw new ModelFileError(
       "tokenizer_unsupported",

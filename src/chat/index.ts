@@ -1,0 +1,13 @@
+// The chat folder's public names, exports only.
+
+export type { TextPiece } from "./holders.ts";
+export type { Content, Message, TextPart, ToolCall, ToolInput, ToolSpec } from "./messages.ts";
+export { type Part, type PartOptions, PartStream, type TokenTexts } from "./parts.ts";
+export {
+  type ChatTemplate,
+  createChatTemplate,
+  defaultTemplateSource,
+  type RenderedPrompt,
+  type RenderOptions,
+  type SpecialTexts,
+} from "./template.ts";
