@@ -140,9 +140,10 @@ export class Cursor {
     if (this.source.sizeBytes - this.position >= bytes) {
       return this.fail("gguf_header_size", `${this.reading} takes the header past ${MAX_HEADER_BYTES} bytes, the largest that is read`);
     }
+    const found = Math.max(0, this.source.sizeBytes - this.position);
     return this.fail(
       "gguf_truncated",
-      `the file ends inside ${this.reading}: ${bytes} bytes expected at byte ${this.position}, ${Math.max(0, this.source.sizeBytes - this.position)} found (file size ${this.source.sizeBytes})`,
+      `the file ends inside ${this.reading}: ${bytes} bytes expected at byte ${this.position}, ${found} found (file size ${this.source.sizeBytes})`,
     );
   }
 
@@ -183,4 +184,3 @@ export class Cursor {
     return out.buffer;
   }
 }
-

@@ -61,7 +61,8 @@ const MIN_TENSOR_BYTES = 8 + 1 + 4 + 4 + 8;
 // The magic comes before any check of the size: a short web page is no truncated model.
 function checkMagic(source: ByteSource): void {
   const { path, sizeBytes } = source;
-  if (sizeBytes === 0) throw fileError(path, "gguf_empty", "the file is empty (0 bytes)", "The download did not start or the disk was full: fetch it again.");
+  if (sizeBytes === 0)
+    throw fileError(path, "gguf_empty", "the file is empty (0 bytes)", "The download did not start or the disk was full: fetch it again.");
   const head = new Uint8Array(Math.min(sizeBytes, IDENTIFY_BYTES));
   const found = head.subarray(0, source.read(head, 0));
   const magic = Buffer.from(found.subarray(0, 4)).toString("latin1");
@@ -70,7 +71,12 @@ function checkMagic(source: ByteSource): void {
     throw fileError(path, "gguf_magic", `expected a GGUF file (magic "GGUF"), found ${what}; file size ${sizeBytes} bytes`, hint);
   }
   if (sizeBytes < limits.MIN_FILE_BYTES) {
-    throw fileError(path, "gguf_truncated", `the file ends inside the header: at least ${limits.MIN_FILE_BYTES} bytes expected, ${sizeBytes} found`, REDOWNLOAD);
+    throw fileError(
+      path,
+      "gguf_truncated",
+      `the file ends inside the header: at least ${limits.MIN_FILE_BYTES} bytes expected, ${sizeBytes} found`,
+      REDOWNLOAD,
+    );
   }
 }
 
@@ -111,7 +117,8 @@ function readKeys(cursor: Cursor, count: number): GgufMetadata {
     cursor.reading = `key ${i + 1} of ${count}`;
     const key = cursor.string(limits.MAX_KEY_BYTES, "gguf_key");
     if (key === "") throw cursor.fail("gguf_key", `key ${i + 1} of ${count} is empty`);
-    if (metadata.has(key)) throw cursor.fail("gguf_duplicate_key", `key ${printable(key)} occurs twice`, "Remove one of the two with the tool that wrote the file.");
+    if (metadata.has(key))
+      throw cursor.fail("gguf_duplicate_key", `key ${printable(key)} occurs twice`, "Remove one of the two with the tool that wrote the file.");
     cursor.reading = `the value of ${printable(key)}`;
     metadata.set(key, readValue(cursor));
   }
@@ -125,7 +132,8 @@ function readValue(cursor: Cursor): GgufValue {
       return { type, value: cursor.string(limits.MAX_STRING_BYTES, "gguf_string_length") };
     case "array": {
       const of = valueType(cursor);
-      if (of === "array") throw cursor.fail("gguf_array", `${cursor.reading} is an array of arrays`, "Nothing in a language model uses them: convert the model again.");
+      if (of === "array")
+        throw cursor.fail("gguf_array", `${cursor.reading} is an array of arrays`, "Nothing in a language model uses them: convert the model again.");
       return { type, value: readArray(cursor, of) };
     }
     default:
@@ -157,7 +165,12 @@ function readAlignment(metadata: GgufMetadata): number {
   const entry = metadata.get("general.alignment");
   if (entry === undefined) return limits.DEFAULT_ALIGNMENT;
   const fail = (what: string): Error =>
-    fileError(metadata.path, "gguf_alignment", `general.alignment must be ${what}`, "The file is damaged or its writer was wrong: convert the model again.");
+    fileError(
+      metadata.path,
+      "gguf_alignment",
+      `general.alignment must be ${what}`,
+      "The file is damaged or its writer was wrong: convert the model again.",
+    );
   if (entry.type !== "u32") throw fail(`of type u32, found ${entry.type}`);
   const alignment = entry.value;
   if (alignment === 0 || (alignment & (alignment - 1)) !== 0) throw fail(`a power of two, found ${alignment}`);
@@ -190,7 +203,8 @@ function readTensor(cursor: Cursor, name: string, label: string, alignment: numb
   }
   if (nDims === 0) shape.push(1);
   const type = tensorType(cursor, label);
-  if (elementCount(shape) === undefined) throw cursor.fail("gguf_tensor_size", `${label} with shape [${shape.join(", ")}] has more than 2^53 elements`);
+  if (elementCount(shape) === undefined)
+    throw cursor.fail("gguf_tensor_size", `${label} with shape [${shape.join(", ")}] has more than 2^53 elements`);
   if (!isWholeBlocks(type, shape)) {
     throw cursor.fail(
       "gguf_tensor_row",
@@ -199,7 +213,8 @@ function readTensor(cursor: Cursor, name: string, label: string, alignment: numb
     );
   }
   const bytes = tensorBytes(type, shape);
-  if (bytes === undefined) throw cursor.fail("gguf_tensor_size", `${label} with shape [${shape.join(", ")}] and type ${type.name} has more than 2^53 bytes`);
+  if (bytes === undefined)
+    throw cursor.fail("gguf_tensor_size", `${label} with shape [${shape.join(", ")}] and type ${type.name} has more than 2^53 bytes`);
   const offsetBytes = cursor.u64();
   if (offsetBytes > Number.MAX_SAFE_INTEGER) throw cursor.fail("gguf_tensor_offset", `${label} has the offset ${cursor.lastU64}`);
   if (offsetBytes % alignment !== 0) {

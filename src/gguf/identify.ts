@@ -15,14 +15,23 @@ const DOWNLOAD = "The download gave something other than the file: use the link 
 /** What `head`, the start of a file without the GGUF magic, looks like. */
 export function identify(head: Uint8Array): Foreign {
   const text = Buffer.from(head.buffer, head.byteOffset, head.length).toString("latin1");
-  const start = text.replace(/^\xef\xbb\xbf/, "").trimStart().toLowerCase();
+  const start = text
+    .replace(/^\xef\xbb\xbf/, "")
+    .trimStart()
+    .toLowerCase();
   const magic = text.slice(0, 4);
   if (start.startsWith("<")) return { what: "a web page or XML document saved as a model", hint: DOWNLOAD };
   if (text.startsWith("version https://git-lfs")) {
-    return { what: "a Git LFS pointer, not the file it stands for", hint: "Run `git lfs pull` in the repository that it came from, or download the file itself." };
+    return {
+      what: "a Git LFS pointer, not the file it stands for",
+      hint: "Run `git lfs pull` in the repository that it came from, or download the file itself.",
+    };
   }
   if (OLD_MAGICS.has(magic)) {
-    return { what: `a file of the format before GGUF (magic ${JSON.stringify(magic)})`, hint: "Convert the original model again: files of 2023 in GGML format have no metadata to convert from." };
+    return {
+      what: `a file of the format before GGUF (magic ${JSON.stringify(magic)})`,
+      hint: "Convert the original model again: files of 2023 in GGML format have no metadata to convert from.",
+    };
   }
   if (magic === "FUGG") return { what: "a GGUF magic with its bytes reversed (endianness)", hint: "Write the file with little-endian numbers." };
   if (magic === "PK\x03\x04") return { what: "a ZIP archive (PyTorch checkpoints are such)", hint: CONVERT };

@@ -41,7 +41,12 @@ export function checkLayout(source: ByteSource, tensors: readonly HeaderTensor[]
   const impossible = tensors.find((tensor) => end(tensor) > sizeBytes && tensor.offsetBytes > packed);
   if (impossible !== undefined) {
     const what = `tensor ${printable(impossible.name)} lies at bytes ${start(impossible)}..${end(impossible)}`;
-    throw fileError(path, "gguf_tensor_offset", `${what}, outside of the file of ${sizeBytes} bytes; all tensors together need ${packed}`, REDOWNLOAD);
+    throw fileError(
+      path,
+      "gguf_tensor_offset",
+      `${what}, outside of the file of ${sizeBytes} bytes; all tensors together need ${packed}`,
+      REDOWNLOAD,
+    );
   }
   const cut = inOrder.find((tensor) => end(tensor) > sizeBytes);
   if (cut !== undefined && last !== undefined) {

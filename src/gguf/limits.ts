@@ -34,12 +34,16 @@ export function fileError(path: string, code: string, what: string, hint: string
   return new ModelFileError(code, `${path}: ${what}`, hint);
 }
 
-export const REDOWNLOAD = "The file is damaged or was cut while it was copied or downloaded: fetch it again and compare its size or checksum with the source.";
+export const REDOWNLOAD =
+  "The file is damaged or was cut while it was copied or downloaded: fetch it again and compare its size or checksum with the source.";
 
 /** Text out of a file, quoted, cut to `max` characters, with everything escaped that could move a terminal's cursor or reorder a line. */
 export function printable(text: string, max = 80): string {
   const cut = text.length > max ? `${text.slice(0, max)}...` : text;
-  return JSON.stringify(cut).replace(/[\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return JSON.stringify(cut).replace(
+    /[\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g,
+    (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
 }
 
 /** Rounds up to a multiple of `alignment`, a power of two; exact up to 2^53. */

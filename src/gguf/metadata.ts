@@ -159,7 +159,12 @@ export class GgufMetadata extends Map<string, GgufValue> {
   }
 
   #wrong(key: string, expected: string, found: string): Error {
-    return fileError(this.path, "gguf_key_type", `key ${printable(key)}: expected ${expected}, found ${found}`, "Convert the model again with a current converter.");
+    return fileError(
+      this.path,
+      "gguf_key_type",
+      `key ${printable(key)}: expected ${expected}, found ${found}`,
+      "Convert the model again with a current converter.",
+    );
   }
 }
 

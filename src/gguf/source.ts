@@ -41,7 +41,12 @@ export function fileSource(path: string): ByteSource {
           done += got;
         }
       } catch (error) {
-        throw fileError(path, "gguf_unreadable", `reading at byte ${position + done} failed: ${(error as Error).message}`, "Check the disk and the permissions of the file.");
+        throw fileError(
+          path,
+          "gguf_unreadable",
+          `reading at byte ${position + done} failed: ${(error as Error).message}`,
+          "Check the disk and the permissions of the file.",
+        );
       }
       return done;
     },

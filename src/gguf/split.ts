@@ -42,7 +42,12 @@ export function shardPaths(opened: Header): string[] {
   if (alone) return [path];
   if (name === undefined) {
     const expected = shardFileName("NAME", (metadata.u32("split.no") ?? 0) + 1, count as number);
-    throw fileError(path, "gguf_split_name", `the file is one of ${count} of a split model, expected a name like ${expected}, found ${printable(basename(path))}`, FETCH_ALL);
+    throw fileError(
+      path,
+      "gguf_split_name",
+      `the file is one of ${count} of a split model, expected a name like ${expected}, found ${printable(basename(path))}`,
+      FETCH_ALL,
+    );
   }
   checkShard(opened, name, name.number - 1);
   const paths: string[] = [];
@@ -61,11 +66,13 @@ export function checkShard(header: Header, name: ShardName, index: number): void
   const { path, metadata } = header;
   const count = metadata.u32("split.count");
   const no = metadata.u32("split.no");
-  const fail = (what: string): Error => fileError(path, "gguf_split_keys", what, `${FETCH_ALL} If it is a whole model, rename it without the numbers.`);
+  const fail = (what: string): Error =>
+    fileError(path, "gguf_split_keys", what, `${FETCH_ALL} If it is a whole model, rename it without the numbers.`);
   if (count === undefined || no === undefined) {
     const missing = count === undefined ? "split.count" : "split.no";
     throw fail(`the name says file ${name.number} of ${name.count} of a split model, but the key ${missing} is missing`);
   }
+  if (name.number < 1 || name.number > name.count) throw fail(`the name says file ${name.number} of ${name.count}, which cannot be`);
   if (count !== name.count) throw fail(`split.count: expected ${name.count} as the file name says, found ${count}`);
   if (no !== index) throw fail(`split.no: expected ${index} (it counts from 0), found ${no}`);
 }
@@ -89,7 +96,12 @@ export function checkShardSet(headers: readonly Header[]): void {
     const total = metadata.u32("split.tensors.count");
     if (total !== undefined && total !== owner.size) {
       const hint = "The files are not of one model, or one was replaced: fetch all of them again.";
-      throw fileError(path, "gguf_split_tensors", `split.tensors.count: expected ${total} tensors in all ${headers.length} files, found ${owner.size}`, hint);
+      throw fileError(
+        path,
+        "gguf_split_tensors",
+        `split.tensors.count: expected ${total} tensors in all ${headers.length} files, found ${owner.size}`,
+        hint,
+      );
     }
   }
 }

@@ -118,21 +118,7 @@ export function isWholeBlocks(type: GgmlType, shape: readonly number[]): boolean
 }
 
 /** Metadata value types by file id. `array` is followed by an element type and a count. */
-export const VALUE_TYPES = [
-  "u8",
-  "i8",
-  "u16",
-  "i16",
-  "u32",
-  "i32",
-  "f32",
-  "bool",
-  "string",
-  "array",
-  "u64",
-  "i64",
-  "f64",
-] as const;
+export const VALUE_TYPES = ["u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"] as const;
 
 export type GgufValueType = (typeof VALUE_TYPES)[number];
 export type GgufItemType = Exclude<GgufValueType, "array">;
@@ -188,7 +174,7 @@ export interface GgufTensor {
   readonly shard: number;
   /** Path of the shard that holds the data. */
   readonly path: string;
-  /** Absolute position in that shard's file. */
+  /** Absolute position in that shard's file; the data is inside of it, unless there is none (`bytes` 0): then nothing is promised. */
   readonly offsetBytes: number;
 }
 

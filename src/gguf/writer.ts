@@ -80,9 +80,11 @@ export class GgufWriter implements Disposable {
     this.#open("declare");
     const { name, shape } = tensor;
     const type = ggmlType(tensor.type);
-    const fail = (what: string): Error => writeError("gguf_write_tensor", `tensor ${printable(name)}: ${what}`, "Declare a tensor that the format can hold.");
+    const fail = (what: string): Error =>
+      writeError("gguf_write_tensor", `tensor ${printable(name)}: ${what}`, "Declare a tensor that the format can hold.");
     const length = Buffer.byteLength(name);
-    if (length === 0 || length > limits.MAX_TENSOR_NAME_BYTES) throw fail(`names have 1..${limits.MAX_TENSOR_NAME_BYTES} bytes, this one has ${length}`);
+    if (length === 0 || length > limits.MAX_TENSOR_NAME_BYTES)
+      throw fail(`names have 1..${limits.MAX_TENSOR_NAME_BYTES} bytes, this one has ${length}`);
     if (this.#slots.has(name)) throw fail("declared twice");
     if (shape.length < 1 || shape.length > limits.MAX_DIMS) throw fail(`${shape.length} dimensions, 1..${limits.MAX_DIMS} are possible`);
     if (shape.some((dim) => !Number.isSafeInteger(dim) || dim < 0) || elementCount(shape) === undefined) throw fail(`shape [${shape.join(", ")}]`);
@@ -101,7 +103,11 @@ export class GgufWriter implements Disposable {
     if (slot === undefined) throw writeError("gguf_write_tensor", `tensor ${printable(name)} was not declared`, "Call declare first.");
     if (slot.hole || slot.written + chunk.byteLength > slot.bytes) {
       const room = slot.hole ? 0 : slot.bytes - slot.written;
-      throw writeError("gguf_write_size", `tensor ${printable(name)}: ${chunk.byteLength} bytes given, ${room} of ${slot.bytes} expected`, "Write exactly the bytes that declare returned.");
+      throw writeError(
+        "gguf_write_size",
+        `tensor ${printable(name)}: ${chunk.byteLength} bytes given, ${room} of ${slot.bytes} expected`,
+        "Write exactly the bytes that declare returned.",
+      );
     }
     this.#dataStart ??= this.#writeHeader(fd);
     const bytes = new Uint8Array(chunk.buffer, chunk.byteOffset, chunk.byteLength);
@@ -114,7 +120,11 @@ export class GgufWriter implements Disposable {
     const fd = this.#handle();
     for (const slot of this.#slots.values()) {
       if (!slot.hole && slot.written < slot.bytes) {
-        throw writeError("gguf_write_incomplete", `tensor ${printable(slot.name)}: ${slot.bytes} bytes expected, ${slot.written} written`, "Write every declared tensor before finish.");
+        throw writeError(
+          "gguf_write_incomplete",
+          `tensor ${printable(slot.name)}: ${slot.bytes} bytes expected, ${slot.written} written`,
+          "Write every declared tensor before finish.",
+        );
       }
     }
     this.#dataStart ??= this.#writeHeader(fd);
@@ -145,14 +155,23 @@ export class GgufWriter implements Disposable {
 
   #open(what: string): void {
     this.#handle();
-    if (this.#dataStart !== undefined) throw writeError("gguf_write_order", `${what} was called after write`, "The header is written before the data: set and declare everything first.");
+    if (this.#dataStart !== undefined)
+      throw writeError(
+        "gguf_write_order",
+        `${what} was called after write`,
+        "The header is written before the data: set and declare everything first.",
+      );
   }
 
   /** Returns the start of the data section. */
   #writeHeader(fd: number): number {
     const header = encodeHeader(3, this.#metadata, [...this.#slots.values()]);
     if (header.length > limits.MAX_HEADER_BYTES) {
-      throw writeError("gguf_write_header", `the header has ${header.length} bytes, at most ${limits.MAX_HEADER_BYTES} can be read`, "Write fewer or shorter keys.");
+      throw writeError(
+        "gguf_write_header",
+        `the header has ${header.length} bytes, at most ${limits.MAX_HEADER_BYTES} can be read`,
+        "Write fewer or shorter keys.",
+      );
     }
     this.#writeAt(fd, header, 0);
     return alignUp(header.length, this.alignment);
@@ -161,7 +180,7 @@ export class GgufWriter implements Disposable {
   #writeAt(fd: number, bytes: Uint8Array, position: number): void {
     this.#io(() => {
       // A write may take less than it was given, on a full disk in particular.
-      for (let done = 0; done < bytes.length; ) done += writeSync(fd, bytes, done, bytes.length - done, position + done);
+      for (let done = 0; done < bytes.length;) done += writeSync(fd, bytes, done, bytes.length - done, position + done);
     });
   }
 
@@ -172,7 +191,9 @@ export class GgufWriter implements Disposable {
       if (error instanceof BaoError) throw error;
       const { code, message } = error as NodeJS.ErrnoException;
       if (code === "ENOSPC" || code === "EDQUOT") {
-        throw new ResourceError("disk_full", `${this.#part}: no space left on the disk`, "Free some space or choose another folder.", { cause: error });
+        throw new ResourceError("disk_full", `${this.#part}: no space left on the disk`, "Free some space or choose another folder.", {
+          cause: error,
+        });
       }
       throw new ResourceError("file_write", `${this.#part}: ${message}`, "Check that the folder exists and may be written to.", { cause: error });
     }

@@ -56,7 +56,8 @@ const MAX_TENSORS = 1_048_576;
 /** Real tensors have up to five dimensions (convolutions over time). */
 const MAX_DIMS = 16;
 
-const REDOWNLOAD = "The file is damaged or was cut while it was copied or downloaded: fetch it again and compare its size or checksum with the source.";
+const REDOWNLOAD =
+  "The file is damaged or was cut while it was copied or downloaded: fetch it again and compare its size or checksum with the source.";
 
 /** Error about one file; the message starts with its path. */
 export function fileError(path: string, code: string, what: string, hint: string = REDOWNLOAD): ModelFileError {
@@ -66,7 +67,10 @@ export function fileError(path: string, code: string, what: string, hint: string
 /** Text out of a file, quoted and shortened, with everything escaped that could move a cursor. */
 export function printable(text: string): string {
   const cut = text.length > 120 ? `${text.slice(0, 120)}...` : text;
-  return JSON.stringify(cut).replace(/[\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return JSON.stringify(cut).replace(
+    /[\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g,
+    (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
 }
 
 /**
@@ -79,7 +83,8 @@ export function readHeader(path: string, sizeBytes: number, readAt: ReadAt): Hea
   const raw = new Uint8Array(headerBytes);
   if (readAt(raw, 8) < headerBytes) throw fileError(path, "safetensors_truncated", "the file became shorter while it was read");
   const entries = Object.entries(parseObject(path, raw));
-  if (entries.length > MAX_TENSORS) throw fileError(path, "safetensors_header", `the header lists ${entries.length} tensors, more than the ${MAX_TENSORS} allowed`);
+  if (entries.length > MAX_TENSORS)
+    throw fileError(path, "safetensors_header", `the header lists ${entries.length} tensors, more than the ${MAX_TENSORS} allowed`);
   const tensors = new Map<string, HeaderTensor>();
   const metadata = new Map<string, string>();
   for (const [name, entry] of entries) {
@@ -92,15 +97,29 @@ export function readHeader(path: string, sizeBytes: number, readAt: ReadAt): Hea
 
 /** Length of the JSON, checked against the file. The kind of file is judged before its size. */
 function readLength(path: string, sizeBytes: number, readAt: ReadAt): number {
-  if (sizeBytes === 0) throw fileError(path, "safetensors_empty", "the file is empty (0 bytes)", "The download did not start or the disk was full: fetch it again.");
+  if (sizeBytes === 0)
+    throw fileError(path, "safetensors_empty", "the file is empty (0 bytes)", "The download did not start or the disk was full: fetch it again.");
   const head = new Uint8Array(64);
   const found = head.subarray(0, readAt(head, 0));
   const foreign = identify(found);
-  if (foreign !== undefined) throw fileError(path, "safetensors_magic", `expected a safetensors file, found ${foreign}; file size ${sizeBytes} bytes`, "Name a .safetensors file, or fetch this one again from the link to the raw file.");
-  if (found.length < 9) throw fileError(path, "safetensors_truncated", `the file ends inside the header: at least 10 bytes expected, ${sizeBytes} found`);
+  if (foreign !== undefined)
+    throw fileError(
+      path,
+      "safetensors_magic",
+      `expected a safetensors file, found ${foreign}; file size ${sizeBytes} bytes`,
+      "Name a .safetensors file, or fetch this one again from the link to the raw file.",
+    );
+  if (found.length < 9)
+    throw fileError(path, "safetensors_truncated", `the file ends inside the header: at least 10 bytes expected, ${sizeBytes} found`);
   const length = new DataView(head.buffer).getBigUint64(0, true);
-  if (found[8] !== 0x7b) throw fileError(path, "safetensors_magic", `expected a safetensors file, whose header starts with "{", found byte 0x${(found[8] as number).toString(16)} there`);
-  if (length > BigInt(MAX_HEADER_BYTES)) throw fileError(path, "safetensors_header", `the header claims ${length} bytes, more than the ${MAX_HEADER_BYTES} allowed`);
+  if (found[8] !== 0x7b)
+    throw fileError(
+      path,
+      "safetensors_magic",
+      `expected a safetensors file, whose header starts with "{", found byte 0x${(found[8] as number).toString(16)} there`,
+    );
+  if (length > BigInt(MAX_HEADER_BYTES))
+    throw fileError(path, "safetensors_header", `the header claims ${length} bytes, more than the ${MAX_HEADER_BYTES} allowed`);
   if (length < 2n) throw fileError(path, "safetensors_header", `the header claims ${length} bytes, less than an empty object`);
   if (Number(length) > sizeBytes - 8) {
     throw fileError(path, "safetensors_truncated", `the file ends inside the header: ${length} bytes expected, ${sizeBytes - 8} found`);
@@ -139,7 +158,8 @@ function isObject(value: unknown): value is Record<string, unknown> {
 function readMetadata(path: string, entry: unknown, metadata: Map<string, string>): void {
   if (!isObject(entry)) throw fileError(path, "safetensors_header", "__metadata__ is no object");
   for (const [key, value] of Object.entries(entry)) {
-    if (typeof value !== "string") throw fileError(path, "safetensors_header", `__metadata__ ${printable(key)}: expected a string, found ${typeof value}`);
+    if (typeof value !== "string")
+      throw fileError(path, "safetensors_header", `__metadata__ ${printable(key)}: expected a string, found ${typeof value}`);
     metadata.set(key, value);
   }
 }
@@ -165,7 +185,11 @@ function readTensor(path: string, name: string, entry: unknown, dataStart: numbe
   }
   const [begin, end] = offsets as [number, number];
   if (end - begin !== bits / 8) {
-    throw fileError(path, "safetensors_offset", `${label}: shape [${shape.join(", ")}] of ${dtype} needs ${bits / 8} bytes, data_offsets [${begin}, ${end}] give ${end - begin}`);
+    throw fileError(
+      path,
+      "safetensors_offset",
+      `${label}: shape [${shape.join(", ")}] of ${dtype} needs ${bits / 8} bytes, data_offsets [${begin}, ${end}] give ${end - begin}`,
+    );
   }
   return { name, dtype: dtype as SafetensorsDtype, shape, bytes: bits / 8, offsetBytes: dataStart + begin };
 }
@@ -186,7 +210,11 @@ function checkRanges(path: string, tensors: readonly HeaderTensor[], sizeBytes: 
   let before: HeaderTensor | undefined;
   for (const tensor of inOrder) {
     if (before !== undefined && before.offsetBytes + before.bytes > tensor.offsetBytes) {
-      throw fileError(path, "safetensors_overlap", `tensors ${printable(before.name)} and ${printable(tensor.name)} overlap at byte ${tensor.offsetBytes}`);
+      throw fileError(
+        path,
+        "safetensors_overlap",
+        `tensors ${printable(before.name)} and ${printable(tensor.name)} overlap at byte ${tensor.offsetBytes}`,
+      );
     }
     before = tensor;
   }
@@ -194,5 +222,9 @@ function checkRanges(path: string, tensors: readonly HeaderTensor[], sizeBytes: 
   if (cut === undefined || before === undefined) return;
   const needed = before.offsetBytes + before.bytes;
   const where = `tensor ${printable(cut.name)} lies at bytes ${cut.offsetBytes}..${cut.offsetBytes + cut.bytes}`;
-  throw fileError(path, "safetensors_truncated", `the file is cut: ${where}; expected a file of at least ${needed} bytes, found ${sizeBytes}: ${needed - sizeBytes} are missing`);
+  throw fileError(
+    path,
+    "safetensors_truncated",
+    `the file is cut: ${where}; expected a file of at least ${needed} bytes, found ${sizeBytes}: ${needed - sizeBytes} are missing`,
+  );
 }

@@ -23,9 +23,16 @@ export interface Location {
 /** Throws ModelFileError `safetensors_not_found`, `safetensors_index`. */
 export function locate(path: string): Location {
   const kind = statOf(path);
-  if (kind === undefined) throw fileError(path, "safetensors_not_found", "there is no such file or folder", "Check the path; a relative one starts at the current folder.");
+  if (kind === undefined)
+    throw fileError(path, "safetensors_not_found", "there is no such file or folder", "Check the path; a relative one starts at the current folder.");
   if (kind === "folder") return locateInFolder(path);
-  if (kind === "other") throw fileError(path, "safetensors_not_found", "expected a file or a folder, found something else", "Name a .safetensors file or the folder of a model.");
+  if (kind === "other")
+    throw fileError(
+      path,
+      "safetensors_not_found",
+      "expected a file or a folder, found something else",
+      "Name a .safetensors file or the folder of a model.",
+    );
   return path.endsWith(".json") ? readIndex(path) : { path, files: [path] };
 }
 
@@ -42,7 +49,8 @@ function locateInFolder(folder: string): Location {
 }
 
 function readIndex(path: string): Location {
-  const fail = (what: string): Error => fileError(path, "safetensors_index", what, "Fetch the index again; it belongs to exactly one version of the model.");
+  const fail = (what: string): Error =>
+    fileError(path, "safetensors_index", what, "Fetch the index again; it belongs to exactly one version of the model.");
   const size = statSync(path).size;
   if (size > MAX_INDEX_BYTES) throw fail(`the index has ${size} bytes, more than the ${MAX_INDEX_BYTES} allowed`);
   let weightMap: unknown;

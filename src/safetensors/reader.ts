@@ -54,7 +54,12 @@ export class SafetensorsFile implements Disposable {
       }
       for (const [name, file] of owner ?? []) {
         if (!tensors.has(name)) {
-          throw fileError(whole, "safetensors_index", `tensor ${printable(name)} is missing in ${file}`, "Index and files are of different versions of the model: fetch all of them again.");
+          throw fileError(
+            whole,
+            "safetensors_index",
+            `tensor ${printable(name)} is missing in ${file}`,
+            "Index and files are of different versions of the model: fetch all of them again.",
+          );
         }
       }
     } catch (error) {
@@ -74,13 +79,22 @@ export class SafetensorsFile implements Disposable {
     const files = this.#files;
     if (files === undefined) throw new DisposedError(this.path);
     const tensor = this.tensors.get(name);
-    if (tensor === undefined) throw new UsageError("safetensors_range", `${this.path}: there is no tensor ${printable(name)}`, "Look it up in `tensors` first.");
+    if (tensor === undefined)
+      throw new UsageError("safetensors_range", `${this.path}: there is no tensor ${printable(name)}`, "Look it up in `tensors` first.");
     const length = lengthBytes ?? tensor.bytes - offsetBytes;
     if (![offsetBytes, length].every((n) => Number.isSafeInteger(n) && n >= 0) || offsetBytes + length > tensor.bytes) {
-      throw new UsageError("safetensors_range", `tensor ${printable(name)} has ${tensor.bytes} bytes; ${length} from ${offsetBytes} were asked for`, "Ask for a range inside of the tensor.");
+      throw new UsageError(
+        "safetensors_range",
+        `tensor ${printable(name)} has ${tensor.bytes} bytes; ${length} from ${offsetBytes} were asked for`,
+        "Ask for a range inside of the tensor.",
+      );
     }
     if (into !== undefined && into.length < length) {
-      throw new UsageError("safetensors_range", `the buffer has ${into.length} bytes, ${length} were asked for`, "Give a buffer that holds the range.");
+      throw new UsageError(
+        "safetensors_range",
+        `the buffer has ${into.length} bytes, ${length} were asked for`,
+        "Give a buffer that holds the range.",
+      );
     }
     const out = into === undefined ? new Uint8Array(length) : into.subarray(0, length);
     const got = readAt(files.get(tensor.path) as OpenFile, out, tensor.offsetBytes + offsetBytes);
@@ -90,7 +104,8 @@ export class SafetensorsFile implements Disposable {
 
   /** The bytes of a tensor in order, at most `chunkBytes` at a time. Every piece lies in the same buffer: use it before the next. */
   *chunks(name: string, chunkBytes: number): Generator<Uint8Array, void, undefined> {
-    if (!Number.isSafeInteger(chunkBytes) || chunkBytes < 1) throw new UsageError("safetensors_range", `${chunkBytes} is no size of a piece`, "Give a whole number of bytes above 0.");
+    if (!Number.isSafeInteger(chunkBytes) || chunkBytes < 1)
+      throw new UsageError("safetensors_range", `${chunkBytes} is no size of a piece`, "Give a whole number of bytes above 0.");
     const total = this.tensors.get(name)?.bytes ?? 0;
     const buffer = new Uint8Array(Math.min(chunkBytes, total));
     let at = 0;
@@ -114,7 +129,12 @@ function openFile(path: string): OpenFile {
     const fd = openSync(path, "r");
     return { path, fd, sizeBytes: fstatSync(fd).size };
   } catch (error) {
-    throw fileError(path, "safetensors_unreadable", `cannot be opened: ${(error as Error).message}`, "Check the permissions of the file and of its folder.");
+    throw fileError(
+      path,
+      "safetensors_unreadable",
+      `cannot be opened: ${(error as Error).message}`,
+      "Check the permissions of the file and of its folder.",
+    );
   }
 }
 
@@ -127,7 +147,12 @@ function readAt(file: OpenFile, into: Uint8Array, position: number): number {
       done += got;
     }
   } catch (error) {
-    throw fileError(file.path, "safetensors_unreadable", `reading at byte ${position + done} failed: ${(error as Error).message}`, "Check the disk and the permissions of the file.");
+    throw fileError(
+      file.path,
+      "safetensors_unreadable",
+      `reading at byte ${position + done} failed: ${(error as Error).message}`,
+      "Check the disk and the permissions of the file.",
+    );
   }
   return done;
 }

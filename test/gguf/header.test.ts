@@ -98,8 +98,10 @@ describe("truncation", () => {
     const bytes = concat(build({ nKeys: 1 }), concat(u64(3), text("key"), u32(8), u64(10), text("12345")));
     refuses(bytes, "gguf_truncated", 'the value of "key"', "10 bytes expected", "5 found");
   });
-  test("inside the tensor table names the tensor", () => refuses(whole.slice(0, headerBytes - 5), "gguf_truncated", 'tensor "two"', "8 bytes expected", "3 found"));
-  test("one byte short of the data", () => refuses(whole.slice(0, -1), "gguf_truncated", 'tensor "two"', `at least ${whole.length} bytes`, "1 are missing"));
+  test("inside the tensor table names the tensor", () =>
+    refuses(whole.slice(0, headerBytes - 5), "gguf_truncated", 'tensor "two"', "8 bytes expected", "3 found"));
+  test("one byte short of the data", () =>
+    refuses(whole.slice(0, -1), "gguf_truncated", 'tensor "two"', `at least ${whole.length} bytes`, "1 are missing"));
   test("half of the data", () => refuses(whole.slice(0, -32), "gguf_truncated", 'tensor "two"', "32 are missing"));
   test("no data at all", () => refuses(whole.slice(0, headerBytes), "gguf_truncated", 'tensor "one"'));
   test("the padding of the last tensor may be missing", () => {

@@ -12,7 +12,17 @@ describe("keys are refused", () => {
     refuses(rawKey(u64(2 ** 30)), "gguf_key", "1073741824 bytes");
     refuses(rawKey(u64(1000)), "gguf_truncated", "key 1 of 1", "1000 bytes expected");
   });
-  test("empty key", () => refuses(build({ keys: [["a", V.u32(1)], ["", V.u32(1)]] }), "gguf_key", "key 2 of 2 is empty"));
+  test("empty key", () =>
+    refuses(
+      build({
+        keys: [
+          ["a", V.u32(1)],
+          ["", V.u32(1)],
+        ],
+      }),
+      "gguf_key",
+      "key 2 of 2 is empty",
+    ));
   test("value type 13 and 0xffffffff", () => {
     refuses(withKey("k", [13, new Uint8Array(8)]), "gguf_value_type", '"k"', "type 13");
     refuses(withKey("k", [0xffffffff, new Uint8Array(8)]), "gguf_value_type", "type 4294967295");
@@ -20,7 +30,15 @@ describe("keys are refused", () => {
   test("array of arrays", () => refuses(withKey("k", V.array(9, 1, new Uint8Array(12))), "gguf_array", '"k"', "array of arrays"));
   test("array of an unknown type", () => refuses(withKey("k", V.array(13, 1, new Uint8Array(8))), "gguf_value_type", "type 13"));
   test("array longer than the bytes left, of each element size", () => {
-    for (const [type, size] of [[0, 1], [2, 2], [4, 4], [7, 1], [8, 8], [10, 8], [12, 8]] as const) {
+    for (const [type, size] of [
+      [0, 1],
+      [2, 2],
+      [4, 4],
+      [7, 1],
+      [8, 8],
+      [10, 8],
+      [12, 8],
+    ] as const) {
       refuses(withKey("k", V.array(type, 1000, new Uint8Array(64))), "gguf_array", "1000", `${1000 * size} bytes`);
     }
   });
@@ -35,7 +53,17 @@ describe("keys are refused", () => {
   test("string in an array longer than the bytes left", () => {
     refuses(withKey("k", V.array(8, 2, concat(str("ok"), u64(99), new Uint8Array(9)))), "gguf_truncated", '"k"', "99 bytes expected");
   });
-  test("duplicate key", () => refuses(build({ keys: [["k", V.u32(1)], ["k", V.u32(1)]] }), "gguf_duplicate_key", '"k"'));
+  test("duplicate key", () =>
+    refuses(
+      build({
+        keys: [
+          ["k", V.u32(1)],
+          ["k", V.u32(1)],
+        ],
+      }),
+      "gguf_duplicate_key",
+      '"k"',
+    ));
   test("general.alignment of another type than u32", () => {
     for (const value of [V.u64(32), V.i32(32), V.string("32"), V.bool(1)]) refuses(withKey("general.alignment", value), "gguf_alignment", "type u32");
   });

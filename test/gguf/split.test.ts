@@ -24,7 +24,14 @@ interface Shard {
 function shard(index: number, { no = V.u16(index), count = V.u16(2), total = V.i32(3), tensors, keys, cut = 0 }: Shard = {}): Uint8Array {
   const names = tensors ?? (index === 0 ? ["a", "b"] : ["c"]);
   const bytes = build({
-    keys: [...(index === 0 ? ([["general.architecture", V.string("gemma4")]] as const) : []), ...(keys ?? [["split.no", no], ["split.count", count], ["split.tensors.count", total]])],
+    keys: [
+      ...(index === 0 ? ([["general.architecture", V.string("gemma4")]] as const) : []),
+      ...(keys ?? [
+        ["split.no", no],
+        ["split.count", count],
+        ["split.tensors.count", total],
+      ]),
+    ],
     tensors: names.map((name, i) => ({ name, dims: [32], type: 24, offset: i * 32 })),
     dataBytes: names.length * 32,
   });
@@ -71,7 +78,10 @@ describe("a good set", () => {
     expect(openGguf(pair({ ...wide, no: V.u32(0) }, { ...wide, no: V.u64(1) })[1] ?? "").tensors.size).toBe(3);
   });
   test("no split.tensors.count", () => {
-    const keys = (no: number): FileSpec["keys"] => [["split.no", V.u16(no)], ["split.count", V.u16(2)]];
+    const keys = (no: number): FileSpec["keys"] => [
+      ["split.no", V.u16(no)],
+      ["split.count", V.u16(2)],
+    ];
     expect(openGguf(pair({ keys: keys(0) }, { keys: keys(1) })[0] ?? "").tensors.size).toBe(3);
   });
   test("a set of one file, under any name", () => {
@@ -113,7 +123,8 @@ describe("a bad set is refused", () => {
     for (const path of pair({}, { count: V.u16(3) })) fails(path, "gguf_split_keys", "m-00002-of-00002.gguf", "split.count: expected 2", "found 3");
   });
   test("total of tensors disagrees", () => {
-    for (const path of pair({ total: V.i32(4) }, { total: V.i32(4) })) fails(path, "gguf_split_tensors", "m-00001", "expected 4 tensors in all 2 files, found 3");
+    for (const path of pair({ total: V.i32(4) }, { total: V.i32(4) }))
+      fails(path, "gguf_split_tensors", "m-00001", "expected 4 tensors in all 2 files, found 3");
     fails(pair({}, { total: V.i32(9) })[0], "gguf_split_tensors", "m-00002", "expected 9", "found 3");
   });
   test("truncated file is named, whichever was opened", () => {
@@ -130,6 +141,11 @@ describe("a bad set is refused", () => {
   test("split keys in a file that is not named so", () => {
     const [path] = write({ "model.gguf": shard(1) });
     fails(path, "gguf_split_name", "model.gguf", "one of 2", "NAME-00002-of-00002.gguf");
+  });
+  test("number 0 or beyond the count in the name", () => {
+    const [none, third] = write({ "m-00000-of-00002.gguf": shard(0), "m-00003-of-00002.gguf": shard(2) });
+    fails(none, "gguf_split_keys", "m-00000-of-00002.gguf", "file 0 of 2");
+    fails(third, "gguf_split_keys", "m-00003-of-00002.gguf", "file 3 of 2");
   });
   test("65,535 files claimed: nothing is opened before the first is found missing", () => {
     const [path] = write({ "m-00001-of-65535.gguf": shard(0, { count: V.u16(65535) }) });

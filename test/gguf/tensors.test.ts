@@ -52,7 +52,16 @@ describe("tensors are refused", () => {
     refuses(file([one({ dims: large, type: I8 }), one({ name: "u", dims: large, type: I8, offset: 2 ** 53 - 64 })]), "gguf_truncated", '"t"');
   });
   test("types that were removed are called by their name", () => {
-    const removed: [number, string][] = [[4, "Q4_2"], [5, "Q4_3"], [31, "Q4_0_4_4"], [32, "Q4_0_4_8"], [33, "Q4_0_8_8"], [36, "IQ4_NL_4_4"], [37, "IQ4_NL_4_8"], [38, "IQ4_NL_8_8"]];
+    const removed: [number, string][] = [
+      [4, "Q4_2"],
+      [5, "Q4_3"],
+      [31, "Q4_0_4_4"],
+      [32, "Q4_0_4_8"],
+      [33, "Q4_0_8_8"],
+      [36, "IQ4_NL_4_4"],
+      [37, "IQ4_NL_4_8"],
+      [38, "IQ4_NL_8_8"],
+    ];
     for (const [type, name] of removed) refuses(file([one({ type })]), "gguf_tensor_type", '"t"', `type ${type}`, name, "removed");
   });
   test("types that never were", () => {
@@ -66,7 +75,11 @@ describe("tensors are refused", () => {
   });
   test("offset that is not aligned", () => {
     refuses(file([one({ offset: 16 })]), "gguf_tensor_offset", '"t"', "16", "alignment 32");
-    refuses(build({ keys: [["general.alignment", V.u32(64)]], tensors: [one({ offset: 32 })], alignment: 64, dataBytes: 256 }), "gguf_tensor_offset", "alignment 64");
+    refuses(
+      build({ keys: [["general.alignment", V.u32(64)]], tensors: [one({ offset: 32 })], alignment: 64, dataBytes: 256 }),
+      "gguf_tensor_offset",
+      "alignment 64",
+    );
   });
   test("offset -1 and far past the end of the file", () => {
     refuses(file([one({ offset: -1 })]), "gguf_tensor_offset", "(-1 if signed)");
@@ -112,6 +125,24 @@ describe("tensors are accepted", () => {
 
 test("sizes of the types that models use", () => {
   // Bytes of a row of 256 elements, from the layouts of the formats.
-  const rows = { F32: 1024, F16: 512, BF16: 512, Q4_0: 144, Q4_1: 160, Q5_0: 176, Q5_1: 192, Q8_0: 272, Q2_K: 84, Q3_K: 110, Q4_K: 144, Q5_K: 176, Q6_K: 210, IQ4_NL: 144, IQ4_XS: 136, MXFP4: 136, NVFP4: 144 } as const;
+  const rows = {
+    F32: 1024,
+    F16: 512,
+    BF16: 512,
+    Q4_0: 144,
+    Q4_1: 160,
+    Q5_0: 176,
+    Q5_1: 192,
+    Q8_0: 272,
+    Q2_K: 84,
+    Q3_K: 110,
+    Q4_K: 144,
+    Q5_K: 176,
+    Q6_K: 210,
+    IQ4_NL: 144,
+    IQ4_XS: 136,
+    MXFP4: 136,
+    NVFP4: 144,
+  } as const;
   for (const [name, bytes] of Object.entries(rows)) expect([name, tensorBytes(ggmlType(name as keyof typeof rows), [256])]).toEqual([name, bytes]);
 });

@@ -128,7 +128,10 @@ describe("round trip", () => {
 
   test("a file read and written again is the same file", () => {
     const source = fresh();
-    const keys = [["k", V.array(8, 1, str("v"))], ["n", [5, u32(-3)]]] as const;
+    const keys = [
+      ["k", V.array(8, 1, str("v"))],
+      ["n", [5, u32(-3)]],
+    ] as const;
     writeFileSync(source, build({ keys, tensors: [{ name: "t", dims: [32], type: 24, offset: 0 }], dataBytes: 32 }));
     const { metadata, tensors } = openGguf(source);
     const path = fresh();
@@ -207,7 +210,18 @@ describe("nothing half-written is visible", () => {
 describe("misuse is refused", () => {
   test("values that do not fit their type", () => {
     using writer = createGguf(fresh());
-    for (const value of [v.u8(256), v.u8(-1), v.i8(128), v.u16(65536), v.u32(-1), v.u32(1.5), v.u32(Number.NaN), v.i32(2 ** 31), v.u64(-1n), v.i64(2n ** 63n)]) {
+    for (const value of [
+      v.u8(256),
+      v.u8(-1),
+      v.i8(128),
+      v.u16(65536),
+      v.u32(-1),
+      v.u32(1.5),
+      v.u32(Number.NaN),
+      v.i32(2 ** 31),
+      v.u64(-1n),
+      v.i64(2n ** 63n),
+    ]) {
       expect(code(() => writer.set("k", value))).toBe("gguf_write_value");
     }
     expect(code(() => writer.set("", v.u8(1)))).toBe("gguf_write_value");

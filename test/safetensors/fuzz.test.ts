@@ -30,7 +30,8 @@ function judge(bytes: Uint8Array): boolean {
   const ranges = [...header.tensors.values()].filter((tensor) => tensor.bytes > 0).sort((x, y) => x.offsetBytes - y.offsetBytes);
   let end = 8;
   for (const tensor of ranges) {
-    if (tensor.offsetBytes < end || tensor.offsetBytes + tensor.bytes > bytes.length) throw new Error(`accepted ${JSON.stringify(tensor)} in ${bytes.length} bytes`);
+    if (tensor.offsetBytes < end || tensor.offsetBytes + tensor.bytes > bytes.length)
+      throw new Error(`accepted ${JSON.stringify(tensor)} in ${bytes.length} bytes`);
     end = tensor.offsetBytes + tensor.bytes;
   }
   return true;
@@ -38,34 +39,49 @@ function judge(bytes: Uint8Array): boolean {
 
 test("the header that is mutated is valid", () => expect(judge(build(VALID, DATA))).toBe(true));
 
-test("mutated bytes", () => {
-  const file = build(VALID, DATA);
-  const change = fc.tuple(fc.nat(file.length - 1), fc.oneof(fc.nat(255), fc.constantFrom(...Buffer.from('0123456789-+.eE"{}[],:\\'))));
-  const before = process.memoryUsage.rss();
-  fc.assert(
-    fc.property(fc.array(change, { minLength: 1, maxLength: 5 }), fc.option(fc.nat(file.length)), (changes, cut) => {
-      const bytes = file.slice();
-      for (const [at, value] of changes) bytes[at] = value;
-      judge(cut === null ? bytes : bytes.slice(0, cut));
-    }),
-    timed,
-  );
-  Bun.gc(true);
-  // The files are below 1 KB; what they claim goes to 2^64.
-  expect(process.memoryUsage.rss() - before).toBeLessThan(512 * 2 ** 20);
-}, limit);
+test(
+  "mutated bytes",
+  () => {
+    const file = build(VALID, DATA);
+    const change = fc.tuple(fc.nat(file.length - 1), fc.oneof(fc.nat(255), fc.constantFrom(...Buffer.from('0123456789-+.eE"{}[],:\\'))));
+    const before = process.memoryUsage.rss();
+    fc.assert(
+      fc.property(fc.array(change, { minLength: 1, maxLength: 5 }), fc.option(fc.nat(file.length)), (changes, cut) => {
+        const bytes = file.slice();
+        for (const [at, value] of changes) bytes[at] = value;
+        judge(cut === null ? bytes : bytes.slice(0, cut));
+      }),
+      timed,
+    );
+    Bun.gc(true);
+    // The files are below 1 KB; what they claim goes to 2^64.
+    expect(process.memoryUsage.rss() - before).toBeLessThan(512 * 2 ** 20);
+  },
+  limit,
+);
 
-test("well-formed JSON of the wrong kind", () => {
-  const size = fc.oneof(fc.nat(64), fc.constantFrom(-1, 0.5, 2 ** 31, 2 ** 32, 2 ** 53, 1e300), fc.jsonValue());
-  const entry = fc.oneof(
-    fc.record({ dtype: fc.oneof(fc.constantFrom("F32", "BF16", "U8", "F4", "X"), fc.jsonValue()), shape: fc.oneof(fc.array(size, { maxLength: 4 }), fc.jsonValue()), data_offsets: fc.oneof(fc.array(size, { maxLength: 3 }), fc.jsonValue()) }, { requiredKeys: [] }),
-    fc.jsonValue(),
-  );
-  const name = fc.oneof(fc.constantFrom("a", "b", "__metadata__", "__proto__", "constructor"), fc.string());
-  fc.assert(
-    fc.property(fc.dictionary(name, entry, { maxKeys: 4 }), fc.uint8Array({ maxLength: 64 }), (header, data) => {
-      judge(build(header, data));
-    }),
-    timed,
-  );
-}, limit);
+test(
+  "well-formed JSON of the wrong kind",
+  () => {
+    const size = fc.oneof(fc.nat(64), fc.constantFrom(-1, 0.5, 2 ** 31, 2 ** 32, 2 ** 53, 1e300), fc.jsonValue());
+    const entry = fc.oneof(
+      fc.record(
+        {
+          dtype: fc.oneof(fc.constantFrom("F32", "BF16", "U8", "F4", "X"), fc.jsonValue()),
+          shape: fc.oneof(fc.array(size, { maxLength: 4 }), fc.jsonValue()),
+          data_offsets: fc.oneof(fc.array(size, { maxLength: 3 }), fc.jsonValue()),
+        },
+        { requiredKeys: [] },
+      ),
+      fc.jsonValue(),
+    );
+    const name = fc.oneof(fc.constantFrom("a", "b", "__metadata__", "__proto__", "constructor"), fc.string());
+    fc.assert(
+      fc.property(fc.dictionary(name, entry, { maxKeys: 4 }), fc.uint8Array({ maxLength: 64 }), (header, data) => {
+        judge(build(header, data));
+      }),
+      timed,
+    );
+  },
+  limit,
+);

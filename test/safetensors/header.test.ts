@@ -67,7 +67,8 @@ describe("tensor is refused", () => {
     refuses(build({ a: f32(8, 4, [1]) }, data(8)), "safetensors_offset", "give -4");
     refuses(build({ a: { dtype: "BF16", shape: [3], data_offsets: [0, 5] } }, data(8)), "safetensors_offset", "needs 6 bytes");
   });
-  test("half bytes", () => refuses(build({ a: { dtype: "F4", shape: [3], data_offsets: [0, 1] } }, data(8)), "safetensors_shape", "no possible size"));
+  test("half bytes", () =>
+    refuses(build({ a: { dtype: "F4", shape: [3], data_offsets: [0, 1] } }, data(8)), "safetensors_shape", "no possible size"));
   test("offsets of something else than two sizes", () => {
     for (const offsets of [[0], [0, 4, 8], [-4, 0], ["0", "4"], null, 4]) {
       refuses(build({ a: { dtype: "F32", shape: [1], data_offsets: offsets } }, data(8)), "safetensors_offset", '"a"');
@@ -82,7 +83,24 @@ describe("tensor is refused", () => {
 
 describe("accepted", () => {
   test("every dtype, scalars, empty tensors, padding, gaps, trailing bytes, any order", () => {
-    const sizes = { BOOL: 8, U8: 8, I8: 8, F8_E4M3: 8, F8_E5M2: 8, I16: 16, U16: 16, F16: 16, BF16: 16, I32: 32, U32: 32, F32: 32, I64: 64, U64: 64, F64: 64, F4: 4 };
+    const sizes = {
+      BOOL: 8,
+      U8: 8,
+      I8: 8,
+      F8_E4M3: 8,
+      F8_E5M2: 8,
+      I16: 16,
+      U16: 16,
+      F16: 16,
+      BF16: 16,
+      I32: 32,
+      U32: 32,
+      F32: 32,
+      I64: 64,
+      U64: 64,
+      F64: 64,
+      F4: 4,
+    };
     for (const [dtype, bits] of Object.entries(sizes)) {
       const { tensors } = parse(build({ t: { dtype, shape: [2, 3], data_offsets: [0, (6 * bits) / 8] } }, data(64)));
       expect(tensors.get("t")?.bytes).toBe((6 * bits) / 8);
@@ -95,6 +113,8 @@ describe("accepted", () => {
     expect(tensors.get("b")?.offsetBytes).toBe(8 + json.length + 16);
   });
   test("names that are properties of objects", () => {
-    expect([...parse(build(`{"__proto__":${JSON.stringify(f32(0, 4))},"constructor":${JSON.stringify(f32(4, 8))}}`, data(8))).tensors.keys()]).toEqual(["__proto__", "constructor"]);
+    expect([
+      ...parse(build(`{"__proto__":${JSON.stringify(f32(0, 4))},"constructor":${JSON.stringify(f32(4, 8))}}`, data(8))).tensors.keys(),
+    ]).toEqual(["__proto__", "constructor"]);
   });
 });

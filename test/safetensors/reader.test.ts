@@ -16,18 +16,26 @@ let folders = 0;
 function write(files: Record<string, Uint8Array | object>): string {
   const folder = join(root, String(folders++));
   mkdirSync(folder);
-  for (const [name, content] of Object.entries(files)) writeFileSync(join(folder, name), content instanceof Uint8Array ? content : JSON.stringify(content));
+  for (const [name, content] of Object.entries(files))
+    writeFileSync(join(folder, name), content instanceof Uint8Array ? content : JSON.stringify(content));
   return folder;
 }
 
 /** File of one U8 tensor for each name, 10 bytes each, counting up from `first`. */
 function file(first: number, ...names: string[]): Uint8Array {
   const header = Object.fromEntries(names.map((name, i) => [name, { dtype: "U8", shape: [2, 5], data_offsets: [i * 10, i * 10 + 10] }]));
-  return build({ __metadata__: { first: String(first) }, ...header }, Uint8Array.from({ length: names.length * 10 }, (_, i) => first + i));
+  return build(
+    { __metadata__: { first: String(first) }, ...header },
+    Uint8Array.from({ length: names.length * 10 }, (_, i) => first + i),
+  );
 }
 
 const index = (map: Record<string, unknown>): object => ({ metadata: { total_size: 1 }, weight_map: map });
-const sharded = { "model.safetensors.index.json": index({ a: "m-1.safetensors", b: "m-2.safetensors" }), "m-1.safetensors": file(0, "a"), "m-2.safetensors": file(100, "b", "left over") };
+const sharded = {
+  "model.safetensors.index.json": index({ a: "m-1.safetensors", b: "m-2.safetensors" }),
+  "m-1.safetensors": file(0, "a"),
+  "m-2.safetensors": file(100, "b", "left over"),
+};
 
 function fails(path: string, code: string, blamed: string, ...words: string[]): void {
   const error = failure(() => openSafetensors(path), blamed);
@@ -65,7 +73,14 @@ describe("one file", () => {
   });
   test("ranges outside of the tensor are refused", () => {
     using model = openSafetensors(folder);
-    for (const [offset, length] of [[-1, 2], [0, 11], [11, 0], [5, 6], [0.5, 1], [Number.NaN, 1]] as const) {
+    for (const [offset, length] of [
+      [-1, 2],
+      [0, 11],
+      [11, 0],
+      [5, 6],
+      [0.5, 1],
+      [Number.NaN, 1],
+    ] as const) {
       expect(() => model.read("a", offset, length)).toThrow(UsageError);
     }
     expect(() => model.read("a", 0, 4, new Uint8Array(3))).toThrow(UsageError);
@@ -128,6 +143,11 @@ describe("nothing to open", () => {
   test("a device", () => fails("/dev/null", "safetensors_not_found", "/dev/null"));
   test("a folder without, and one with several and no index", () => {
     fails(write({}), "safetensors_not_found", root, "no .safetensors file");
-    fails(write({ "a.safetensors": file(0, "a"), "b.safetensors": file(0, "b") }), "safetensors_not_found", root, "2 .safetensors files and no index");
+    fails(
+      write({ "a.safetensors": file(0, "a"), "b.safetensors": file(0, "b") }),
+      "safetensors_not_found",
+      root,
+      "2 .safetensors files and no index",
+    );
   });
 });
