@@ -4,6 +4,7 @@ import { describe, expect, test } from "bun:test";
 import fc from "fast-check";
 import { parseGemmaCall, parseJsonCall } from "../../src/chat/calls.ts";
 import { type Part, PartStream, type PartOptions, type TokenTexts } from "../../src/chat/parts.ts";
+import { gemma4 } from "../tokenizer/fixture.ts";
 
 /** Tokens are given by text; `marks` of them are marker tokens, all others ordinary ones. */
 function texts(marks: readonly string[]): { tokens: TokenTexts; id: (text: string, marker: boolean) => number } {
@@ -151,6 +152,17 @@ test("no sequence of markers and text ever shows a marker or throws", () => {
     }),
     { numRuns: 500 },
   );
+});
+
+test("with Gemma 4's own tokens: characters whole, stop tokens unseen, the quote a single token", () => {
+  const { tokenizer } = gemma4();
+  const ids = tokenizer.encode(`${ANSWER}Gr\u00fc\u00dfe \u{10348}<eos><turn|><|tool_response>`, { parse: "all", bos: false });
+  expect(ids.filter((id) => tokenizer.idOf('<|"|>') === id).length).toBe(2);
+  expect(ids.some((id) => id >= 238 && id < 494)).toBe(true);
+  const stream = new PartStream(tokenizer);
+  const parts = [...ids.flatMap((id) => stream.push(id)), ...stream.end()];
+  for (const part of parts) if ("text" in part) expect(part.text.isWellFormed() && !part.text.includes("\ufffd")).toBe(true);
+  expect(merge(parts)).toEqual([...EXPECTED, { type: "text", text: "Gr\u00fc\u00dfe \u{10348}" }]);
 });
 
 describe("call syntax", () => {
