@@ -75,14 +75,25 @@ function scoreList(value: unknown, key: string): ArrayLike<number> | undefined {
   throw new ModelFileError("tokenizer_type", `${key} is not an array of floats`, "Convert the model again with a current converter.");
 }
 
-/** Collects the tokenizer's fields from GGUF metadata. `get` returns a key's value or undefined. Throws ModelFileError on ill-typed keys. */
-export function tokenizerSource(get: (key: string) => unknown): TokenizerSource {
+/** A value as GGUF readers tag it, `{ type, value }` and `{ of, values }` for arrays, without its tags. */
+function untagged(value: unknown): unknown {
+  if (typeof value !== "object" || value === null || Array.isArray(value) || ArrayBuffer.isView(value)) return value;
+  if ("value" in value) return untagged(value.value);
+  return "values" in value ? value.values : value;
+}
+
+/**
+ * Collects the tokenizer's fields from GGUF metadata. `getValue` returns a key's value, plain or tagged with its type, or undefined:
+ * `tokenizerSource((key) => file.metadata.get(key))`. Throws ModelFileError on ill-typed keys.
+ */
+export function tokenizerSource(getValue: (key: string) => unknown): TokenizerSource {
+  const get = (key: string): unknown => untagged(getValue(key));
   const at = <T>(read: (value: unknown, key: string) => T, key: string): T => read(get(`tokenizer.ggml.${key}`), `tokenizer.ggml.${key}`);
   const model = at(text, "model");
   if (model === undefined) {
     throw new ModelFileError("tokenizer_missing", "tokenizer.ggml.model is missing", "This file carries no tokenizer; a split model keeps it in the first shard.");
   }
-  const suppress = get("tokenizer.ggml.suppress_tokens") as ArrayLike<number> | undefined;
+  const suppressed = at(typeList, "suppress_tokens");
   const optional = {
     pre: at(text, "pre"),
     scores: at(scoreList, "scores"),
@@ -95,7 +106,7 @@ export function tokenizerSource(get: (key: string) => unknown): TokenizerSource 
     padId: at(id, "padding_token_id"),
     addBos: at(flag, "add_bos_token"),
     addSpacePrefix: at(flag, "add_space_prefix"),
-    suppressIds: suppress === undefined ? undefined : Array.from(suppress, Number),
+    suppressIds: suppressed === undefined ? undefined : Array.from(suppressed),
     chatTemplate: text(get("tokenizer.chat_template"), "tokenizer.chat_template"),
   };
   const present = Object.fromEntries(Object.entries(optional).filter(([, value]) => value !== undefined));

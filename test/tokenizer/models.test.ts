@@ -93,6 +93,18 @@ describe("files that are odd", () => {
     expect(storySource.padId).toBeUndefined();
   });
 
+  test("values may carry the tags of the GGUF reader", () => {
+    const tag = (value: unknown): unknown => {
+      if (Array.isArray(value)) return { type: "array", value: { of: "f32", values: typeof value[0] === "string" ? value : Float32Array.from(value as number[]) } };
+      return value === undefined ? undefined : { type: typeof value, value };
+    };
+    const tagged = tokenizerSource((key) => (key.endsWith("token_type") ? { type: "array", value: { of: "i32", values: Int32Array.from(stories.metadata[key] as number[]) } } : tag(stories.metadata[key])));
+    const text = stories.stories[0]?.text ?? "";
+    expect(createTokenizer(tagged).encode(text)).toEqual(createTokenizer(storySource).encode(text));
+    const bytes = { type: "array", value: { of: "u8", values: new Uint8Array(512) } };
+    expect(() => tokenizerSource((key) => (key.endsWith("token_type") ? bytes : tag(stories.metadata[key])))).toThrow("32-bit");
+  });
+
   test("a BOS outside of the vocabulary: a warning, and the token that is called so", () => {
     const tokenizer = createTokenizer(tinySource({ bosId: 99_999 }));
     expect(tokenizer.bosId).toBe(2);
