@@ -5,12 +5,13 @@ import { DisposedError, ResourceError, BaoError } from "../errors.ts";
 import { openHost, openLibrary, statusError, type BackendName } from "./library.ts";
 import { BAO, type Handle, type Kernels } from "./symbols.ts";
 
-export type Precision = "exact" | "fast";
+export type Precision = "exact" | "fast" | "fast-int8" | "fast-bf16";
 export type Isa = "auto" | "base" | "avx2" | "avx512" | "neon";
 /** Which count of the step a view's rows follow. */
 export type RowsOf = "fixed" | "step" | "output";
 
 const ISA: Record<Isa, number> = { auto: BAO.ISA_AUTO, base: BAO.ISA_BASE, avx2: BAO.ISA_AVX2, avx512: BAO.ISA_AVX512, neon: BAO.ISA_NEON };
+const PRECISION: Record<Precision, number> = { exact: BAO.EXACT, fast: BAO.FAST, "fast-int8": BAO.FAST_INT8, "fast-bf16": BAO.FAST_BF16 };
 const ROWS_OF: Record<RowsOf, number> = { fixed: BAO.ROWS_FIXED, step: BAO.ROWS_STEP, output: BAO.ROWS_OUTPUT };
 
 /** Memory at a native address as an ArrayBuffer, not copied; valid only while its owner lives. At most 4 GiB. */
@@ -63,7 +64,7 @@ export class Device extends NativeObject {
     const backend = options.backend ?? "cpu";
     const { k } = openLibrary(backend);
     const precision = options.precision ?? "fast";
-    super(k.deviceOpen(options.index ?? 0, options.threads ?? 0, ISA[options.isa ?? "auto"], precision === "exact" ? BAO.EXACT : BAO.FAST, options.reference ? 1 : 0),
+    super(k.deviceOpen(options.index ?? 0, options.threads ?? 0, ISA[options.isa ?? "auto"], PRECISION[precision], options.reference ? BAO.OPEN_REFERENCE : 0),
       "Device", (h) => k.deviceClose(h));
     this.k = k;
     this.backend = backend;
@@ -182,7 +183,7 @@ export class KvPool extends NativeObject {
   readonly pageBytes: number;
   constructor(readonly device: Device, readonly options: KvPoolOptions) {
     const { k } = device, o = options;
-    super(k.kvPoolCreate(device.handle, o.table, o.layers, o.kvHeads, o.headDim, KV_TYPE[o.type], BAO.KV_PLAIN, o.maxPages), "KV pool", (h) => k.kvPoolFree(h));
+    super(k.kvPoolCreate(device.handle, o.table, o.layers, o.kvHeads, o.headDim, KV_TYPE[o.type], BAO.KV_PLAIN, 0, o.maxPages), "KV pool", (h) => k.kvPoolFree(h));
     this.pageBytes = k.kvPageBytes(this.handle);
   }
   commit(pages: number): void { this.device.k.kvPoolCommit(this.handle, pages); }
@@ -206,6 +207,8 @@ export interface StepSlot {
   readonly sequenceDelta: Int32Array;
   readonly bias: Int32Array;
   readonly biasF32: Float32Array;
+  readonly result: Int32Array;
+  readonly resultF32: Float32Array;
 }
 
 /** What changes from step to step, in host memory that C reads at submit. */
@@ -227,6 +230,7 @@ export class StepBlock extends NativeObject {
         sampler: new Int32Array(...part(BAO.FIELD_OUTPUT_SAMPLER)), samplerF32: new Float32Array(...part(BAO.FIELD_OUTPUT_SAMPLER)),
         pageDelta: new Int32Array(...part(BAO.FIELD_PAGE_DELTA)), sequenceDelta: new Int32Array(...part(BAO.FIELD_SEQUENCE_DELTA)),
         bias: new Int32Array(...part(BAO.FIELD_BIAS)), biasF32: new Float32Array(...part(BAO.FIELD_BIAS)),
+        result: new Int32Array(...part(BAO.FIELD_RESULT)), resultF32: new Float32Array(...part(BAO.FIELD_RESULT)),
       };
     });
   }
@@ -245,9 +249,9 @@ export class Stream extends NativeObject {
     this.device.k.streamEnd(this.handle);
   }
   submit(slot: number): void { this.device.k.submit(this.handle, slot); }
-  /** Waits up to timeoutMs: "done", "pending" or "cancelled"; throws when the work failed. */
-  wait(timeoutMs: number): "done" | "pending" | "cancelled" {
-    const rc = this.device.k.wait(this.handle, timeoutMs);
+  /** Waits up to timeoutMs for a slot's last submit: "done", "pending" or "cancelled"; throws when the work failed. */
+  wait(slot: number, timeoutMs: number): "done" | "pending" | "cancelled" {
+    const rc = this.device.k.wait(this.handle, slot, timeoutMs);
     if (rc === BAO.OK) return "done";
     if (rc === BAO.PENDING) return "pending";
     if (rc === BAO.CANCELLED) return "cancelled";

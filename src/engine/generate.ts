@@ -1,0 +1,130 @@
+// Text generation over a session: prompt to ids, decode loop, stop ids and stop strings, typed parts, usage. One loop for library, CLI and server.
+import { BaoError, UsageError } from "../errors.ts";
+import { PartStream, type Message, type Part, type ToolInput } from "../chat/index.ts";
+import { resolveSampling, type Drawn, type SamplingOptions, type TokenLogprob } from "../sample/params.ts";
+import { requireText, type LocalModel } from "./model.ts";
+import type { Session } from "./session.ts";
+import { StopStrings } from "./stop.ts";
+
+/** What to continue: raw text, a conversation, or token ids as they are. */
+export type Prompt = string | readonly Message[] | { readonly ids: readonly number[] };
+
+export interface GenerateOptions extends SamplingOptions {
+  /** Tokens to generate at most; default: as many as fit the context. */
+  maxTokens?: number;
+  /** Texts that end the answer; they are not part of it. */
+  stop?: string | readonly string[];
+  /** A string prompt is one user message (default) or continued as it is. */
+  raw?: boolean;
+  /** System message in front of a string prompt. */
+  system?: string;
+  /** Let the model think first, if it can. */
+  thinking?: boolean;
+  tools?: readonly ToolInput[];
+  /** Ends the answer early. By default the iteration throws signal.reason; with onAbort "stop" it finishes with reason "abort". */
+  signal?: AbortSignal;
+  onAbort?: "throw" | "stop";
+  /** Go on past stop ids (benchmarks, --token-ids runs). */
+  ignoreStop?: boolean;
+}
+
+export interface Usage {
+  promptTokens: number;
+  /** Prompt tokens that were in the cache already. */
+  cachedTokens: number;
+  completionTokens: number;
+  /** Milliseconds. */
+  prefillMs: number;
+  decodeMs: number;
+}
+export type FinishReason = "stop" | "length" | "tool_calls" | "abort";
+
+/** A typed piece of an answer. Text and thought parts are deltas. `token` parts come only when log-probabilities were asked for. */
+export type StreamPart =
+  | Part
+  | { readonly type: "token"; readonly id: number; readonly text: string; readonly logprob: number; readonly top: readonly TokenLogprob[] }
+  | { readonly type: "finish"; readonly reason: FinishReason; readonly stop?: string; readonly usage: Usage };
+
+/** Prompt as ids, with exactly one BOS, and whether the template left a thought open. */
+export function encodePrompt(model: LocalModel, prompt: Prompt, options: GenerateOptions): { ids: readonly number[]; opensThought: boolean } {
+  if (typeof prompt === "object" && "ids" in prompt) return { ids: prompt.ids, opensThought: false };
+  requireText(model);
+  if (typeof prompt === "string" && options.raw) return { ids: model.tokenizer.encode(prompt), opensThought: false };
+  const messages: readonly Message[] = typeof prompt !== "string" ? prompt
+    : [...(options.system === undefined ? [] : [{ role: "system", content: options.system } as const]), { role: "user", content: prompt }];
+  const rendered = model.template.render(messages, {
+    ...(options.tools ? { tools: options.tools } : {}), ...(options.thinking === undefined ? {} : { thinking: options.thinking }), addGenerationPrompt: true,
+  });
+  return { ids: model.tokenizer.encodePieces(rendered.pieces), opensThought: rendered.opensThought };
+}
+
+/** Sampling that a file recommends (general.sampling.*), used where the caller says nothing. */
+function fileSampling(model: LocalModel): SamplingOptions {
+  const m = model.file.metadata, base: SamplingOptions = {};
+  const temperature = m.f32("general.sampling.temp"), topP = m.f32("general.sampling.top_p"), topK = m.u32("general.sampling.top_k");
+  if (temperature !== undefined) base.temperature = temperature;
+  if (topP !== undefined) base.topP = topP;
+  if (topK !== undefined) base.topK = topK;
+  return base;
+}
+
+/** Generates an answer in `session`, whose cache is reused for whatever the prompt shares with it. Yields parts, a finish part last. */
+export async function* generateParts(model: LocalModel, session: Session, prompt: Prompt, options: GenerateOptions = {}): AsyncGenerator<StreamPart, void> {
+  const { tokenizer } = model, { signal } = options, { vocabulary } = model.runner.config;
+  const maxTokens = options.maxTokens ?? Infinity;
+  if (!(maxTokens >= 1)) throw new UsageError("bad_option", `maxTokens: expected 1 or more, found ${options.maxTokens}`);
+  const bias = tokenizer.suppressIds.length === 0 ? options.logitBias
+    : new Map([...tokenizer.suppressIds.map((id): [number, number] => [id, -Infinity]), ...(options.logitBias ?? [])]);
+  const sampling = resolveSampling({ ...options, ...(bias ? { logitBias: bias } : {}) }, vocabulary, fileSampling(model));
+  const { ids, opensThought } = encodePrompt(model, prompt, options);
+  const text = tokenizer.model !== "none";
+  const parts = new PartStream(tokenizer, { inThought: opensThought });
+  const stops = new StopStrings(typeof options.stop === "string" ? [options.stop] : options.stop ?? []);
+  const usage: Usage = { promptTokens: ids.length, cachedTokens: 0, completionTokens: 0, prefillMs: 0, decodeMs: 0 };
+  let reason: FinishReason = "length", called = false;
+
+  // Stop strings apply to the visible answer: text parts pass through the filter, other parts as they are.
+  const emit = function* (produced: readonly Part[]): Generator<StreamPart> {
+    for (const p of produced) {
+      if (stops.stopped !== undefined) return;
+      if (p.type === "tool_call") called = true;
+      if (p.type !== "text") { yield p; continue; }
+      const visible = stops.push(p.text);
+      if (visible !== "") yield { type: "text", text: visible };
+    }
+  };
+  const start = Bun.nanoseconds();
+  let decodeStart = start;
+  try {
+    const first = await session.prefill(ids, { signal, sampling });
+    usage.cachedTokens = first.reused;
+    decodeStart = Bun.nanoseconds();
+    usage.prefillMs = (decodeStart - start) / 1e6;
+    for (let drawn: Drawn = first.drawn!; ; drawn = await session.next(sampling, signal)) {
+      checkFinite(drawn, usage.completionTokens);
+      usage.completionTokens++;
+      if (sampling.logprobs >= 0) yield { type: "token", id: drawn.id, text: text ? tokenizer.piece(drawn.id) : "", logprob: drawn.logprob!, top: drawn.top! };
+      if (!options.ignoreStop && tokenizer.stopIds.has(drawn.id)) { reason = "stop"; break; }
+      if (text) yield* emit(parts.push(drawn.id)); else yield { type: "text", text: `${drawn.id} ` };
+      if (stops.stopped !== undefined) { reason = "stop"; break; }
+      if (usage.completionTokens >= maxTokens || session.full) break;
+      signal?.throwIfAborted();
+    }
+  } catch (e) {
+    if (!(signal?.aborted && e === signal.reason) || options.onAbort !== "stop") throw e;
+    reason = "abort";
+  }
+  if (text && stops.stopped === undefined) {
+    yield* emit(parts.end());
+    const rest = stops.end();
+    if (rest !== "") yield { type: "text", text: rest };
+  }
+  session.snapshot();
+  usage.decodeMs = (Bun.nanoseconds() - decodeStart) / 1e6;
+  yield { type: "finish", reason: called && reason === "stop" ? "tool_calls" : reason, ...(stops.stopped === undefined ? {} : { stop: stops.stopped }), usage };
+}
+
+function checkFinite(drawn: Drawn, at: number): void {
+  if (drawn.finite) return;
+  throw new BaoError("not_finite", `The logits of token ${at + 1} are not finite`, "The model file may be damaged: run with --check-finite to find the layer.");
+}

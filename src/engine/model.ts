@@ -1,0 +1,147 @@
+// A loaded model in this thread: file, tokenizer, template, runner. The CLI uses it directly, the library through the engine Worker.
+import { UsageError, ModelFileError } from "../errors.ts";
+import { createChatTemplate, defaultTemplateSource, type ChatTemplate } from "../chat/index.ts";
+import { openGguf, type GgufFile } from "../gguf/index.ts";
+import { estimateMemory, planRun, type MemoryEstimate, type RunPlan } from "../model/estimate.ts";
+import { familyOf } from "../model/registry.ts";
+import type { DeviceOptions, KvType } from "../native/objects.ts";
+import { createTokenizer, tokenizerSource, type Tokenizer } from "../tokenizer/index.ts";
+import { Runner } from "./runner.ts";
+import { Session } from "./session.ts";
+import type { OpReport } from "./stepwise.ts";
+import { resolveSampling } from "../sample/params.ts";
+
+export interface LoadOptions {
+  device?: DeviceOptions;
+  /** Tokens a sequence may hold; default: the model's, at most 4,096. */
+  context?: number;
+  /** Default: f16, and f32 in exact precision. */
+  kvType?: KvType;
+  /** Rows of a prefill step. */
+  chunk?: number;
+  /** Rows of one step that may ask for logits. */
+  outputs?: number;
+  sequences?: number;
+  unfused?: boolean;
+  keepHidden?: boolean;
+  onOp?: (report: OpReport) => void;
+  /** One decode and one short prefill at load, so that the first prompt runs at full speed. Default true. */
+  warmup?: boolean;
+}
+
+/** Where the time of a load went, in milliseconds. */
+export interface LoadTimes { open: number; tokenizer: number; weights: number; warmup: number }
+
+/** A file that was opened and checked, but not loaded: what `bao inspect` and the memory estimate need. */
+export interface OpenedModel { readonly file: GgufFile; readonly plan: RunPlan; readonly estimate: MemoryEstimate }
+
+/** Opens and checks a model file and estimates what it would take. Needs no kernel library. */
+export function openModel(path: string, options: LoadOptions = {}): OpenedModel {
+  const file = openGguf(path);
+  const config = familyOf(file).configure(file);
+  const plan = planRun(config, planOptions(options));
+  return { file, plan, estimate: estimateMemory(file, config, plan) };
+}
+
+function planOptions(o: LoadOptions): Partial<RunPlan> {
+  const kvType = o.kvType ?? (o.device?.precision === "exact" ? "f32" : undefined);
+  return {
+    ...(o.context === undefined ? {} : { context: o.context }), ...(o.chunk === undefined ? {} : { chunk: o.chunk }),
+    ...(o.outputs === undefined ? {} : { outputs: o.outputs }), ...(o.sequences === undefined ? {} : { sequences: o.sequences }), ...(kvType === undefined ? {} : { kvType }),
+  };
+}
+
+export class LocalModel implements Disposable {
+  readonly file: GgufFile;
+  readonly runner: Runner;
+  readonly tokenizer: Tokenizer;
+  readonly estimate: MemoryEstimate;
+  readonly loadTimes: LoadTimes;
+  #template: ChatTemplate | undefined;
+  readonly #templateSource: string | undefined;
+
+  private constructor(opened: OpenedModel, runner: Runner, tokenizer: Tokenizer, templateSource: string | undefined, loadTimes: LoadTimes) {
+    this.file = opened.file;
+    this.estimate = opened.estimate;
+    this.runner = runner;
+    this.tokenizer = tokenizer;
+    this.#templateSource = templateSource;
+    this.loadTimes = loadTimes;
+  }
+
+  /** Loads a GGUF file. Throws ModelFileError, ResourceError or UsageError; nothing stays allocated then. */
+  static async load(path: string, options: LoadOptions = {}): Promise<LocalModel> {
+    const times: LoadTimes = { open: 0, tokenizer: 0, weights: 0, warmup: 0 };
+    const clock = stopwatch();
+    const opened = openModel(path, options);
+    times.open = clock();
+    const source = tokenizerSource((key) => opened.file.metadata.get(key));
+    const tokenizer = createTokenizer(source);
+    checkVocabulary(opened.file, tokenizer, familyOf(opened.file).configure(opened.file).vocabulary);
+    times.tokenizer = clock();
+    const runner = new Runner(opened.file, {
+      ...(options.device ? { device: options.device } : {}), plan: planOptions(options),
+      ...(options.unfused ? { unfused: true } : {}), ...(options.keepHidden ? { keepHidden: true } : {}), ...(options.onOp ? { onOp: options.onOp } : {}),
+    });
+    times.weights = clock();
+    const model = new LocalModel(opened, runner, tokenizer, source.chatTemplate, times);
+    if (options.warmup ?? true) {
+      try {
+        await model.#warmup();
+      } catch (e) {
+        model.dispose();
+        throw e;
+      }
+      times.warmup = clock();
+    }
+    return model;
+  }
+
+  /** One short prefill and one decode step, then forgotten. */
+  async #warmup(): Promise<void> {
+    using session = this.session();
+    const sampling = resolveSampling({ temperature: 0, seed: 0 }, this.runner.config.vocabulary);
+    const id = this.tokenizer.bosId ?? 0;
+    const n = Math.min(8, this.runner.plan.context - 1);
+    if (n < 1) return;
+    await session.prefill(new Array<number>(n).fill(id), { sampling });
+    await session.next(sampling);
+  }
+
+  session(): Session { return new Session(this.runner); }
+
+  /** The file's chat template (compiled once). Throws UsageError `chat_template_missing` for models that are no chat models. */
+  get template(): ChatTemplate {
+    if (!this.#template) {
+      const text = this.#templateSource ?? defaultTemplateSource((t) => this.tokenizer.idOf(t) !== undefined);
+      const { bosId, eosId } = this.tokenizer;
+      this.#template = createChatTemplate(text, {
+        ...(bosId === undefined ? {} : { bosToken: this.tokenizer.piece(bosId) }), ...(eosId === undefined ? {} : { eosToken: this.tokenizer.piece(eosId) }),
+      });
+    }
+    return this.#template;
+  }
+  dispose(): void { this.runner.dispose(); }
+  [Symbol.dispose](): void { this.dispose(); }
+}
+
+/** Milliseconds since the last call. */
+function stopwatch(): () => number {
+  let last = Bun.nanoseconds();
+  return () => {
+    const now = Bun.nanoseconds(), ms = (now - last) / 1e6;
+    last = now;
+    return ms;
+  };
+}
+
+// A tokenizer larger than the embedding would give ids that the model cannot run.
+function checkVocabulary(file: GgufFile, tokenizer: Tokenizer, rows: number): void {
+  if (tokenizer.model === "none" || tokenizer.vocabSize === rows) return;
+  throw new ModelFileError("vocabulary_mismatch", `${file.path}: ${tokenizer.vocabSize} tokens in the tokenizer, ${rows} rows in token_embd.weight`, "The file's tokenizer and tensors do not belong together.");
+}
+
+/** Throws when a model without a tokenizer is asked for text. */
+export function requireText(model: LocalModel): void {
+  if (model.tokenizer.model === "none") throw new UsageError("no_tokenizer", "This model carries no tokenizer", "Feed ids with --token-ids.");
+}

@@ -1,0 +1,118 @@
+// One conversation's tokens on the device: prefill with prefix reuse, one decode step at a time, snapshots. Knows nothing of text.
+import { UsageError } from "../errors.ts";
+import type { Snapshot } from "../kv/sequence.ts";
+import { SNAPSHOTS } from "../model/estimate.ts";
+import type { Drawn, Sampling } from "../sample/params.ts";
+import type { Runner, Sequence } from "./runner.ts";
+
+export interface PrefillOptions {
+  signal?: AbortSignal | undefined;
+  /** Draw the first token from the prompt's last logits. */
+  sampling?: Sampling;
+  onProgress?: ((done: number, total: number) => void) | undefined;
+}
+
+export interface Prefilled {
+  /** The first token after the prompt; undefined without sampling. */
+  readonly drawn: Drawn | undefined;
+  /** Prompt tokens whose KV was there already. */
+  readonly reused: number;
+}
+
+export class Session implements Disposable {
+  readonly #sequence: Sequence;
+  #snapshots: Snapshot[] = [];
+  #disposed = false;
+
+  constructor(private readonly runner: Runner) { this.#sequence = runner.open(); }
+
+  /** Tokens whose KV is in the cache. */
+  get length(): number { return this.#sequence.pages.length; }
+  /** Ids of these tokens, and of one drawn but not yet run. */
+  get ids(): readonly number[] { return this.#sequence.ids; }
+
+  /**
+   * Makes `ids` the session's whole content: reuses the longest prefix that is still reachable and runs the rest in chunks.
+   * Throws `context_length_exceeded` before any compute, `signal.reason` when aborted (the tokens of complete chunks stay).
+   */
+  async prefill(ids: readonly number[], options: PrefillOptions = {}): Promise<Prefilled> {
+    const { plan, config } = this.runner;
+    if (ids.length === 0) throw new UsageError("empty_prompt", "The prompt has no tokens", "Give some text, or a BOS token.");
+    if (ids.length > plan.context) {
+      throw new UsageError("context_length_exceeded", `The prompt has ${ids.length} tokens, the context holds ${plan.context}`, `Use --ctx ${ids.length + 256} (the model allows ${config.contextLength}), or a shorter prompt.`);
+    }
+    for (const id of ids) {
+      if (!Number.isInteger(id) || id < 0 || id >= config.vocabulary) throw new UsageError("bad_token", `Token ${id} is not in the vocabulary of ${config.vocabulary}`);
+    }
+    options.signal?.throwIfAborted();
+    const reused = this.#reuse(ids);
+    const cancelled = (): boolean => options.signal?.aborted ?? false;
+    let drawn: Drawn | undefined;
+    for (let at = reused; at < ids.length; at += plan.chunk) {
+      const chunk = ids.slice(at, at + plan.chunk), last = at + chunk.length === ids.length;
+      const sampling = last ? options.sampling : undefined;
+      const result = await this.runner.run([{ sequence: this.#sequence, ids: chunk, logits: sampling ? "last" : "none", ...(sampling ? { sampling } : {}) }], cancelled);
+      if (result === "cancelled") throw options.signal!.reason;
+      drawn = result[0]!.drawn;
+      options.onProgress?.(at + chunk.length, ids.length);
+      options.signal?.throwIfAborted();
+    }
+    this.snapshot();
+    return { drawn, reused };
+  }
+
+  /** Runs the token drawn last and draws the next. Throws `context_length_exceeded` when the context is full, `signal.reason` when aborted. */
+  async next(sampling: Sampling, signal?: AbortSignal): Promise<Drawn> {
+    const result = await this.runner.run([{ sequence: this.#sequence, ids: "next", logits: "last", sampling }], () => signal?.aborted ?? false);
+    if (result === "cancelled") throw signal!.reason;
+    return result[0]!.drawn!;
+  }
+  /** Room for one more token. */
+  get full(): boolean { return this.length >= this.runner.plan.context; }
+
+  /** Remembers the present length, so that a later prompt with the same beginning can go on from here. */
+  snapshot(): void {
+    const pages = this.#sequence.pages;
+    if (this.#snapshots.at(-1)?.length === pages.length) return;
+    while (this.#snapshots.length >= SNAPSHOTS) pages.drop(this.#snapshots.shift()!);
+    this.#snapshots.push(pages.snapshot());
+  }
+  /** Forgets everything. */
+  reset(): void {
+    this.#dropSnapshots(-1);
+    this.#sequence.pages.rewind(0);
+    this.#sequence.ids.length = 0;
+  }
+
+  /** Goes back to the longest common prefix that is reachable; gives its length (at most ids.length - 1: the last token must run). */
+  #reuse(ids: readonly number[]): number {
+    const { pages, ids: own } = this.#sequence;
+    let common = 0;
+    const limit = Math.min(ids.length - 1, pages.length);
+    while (common < limit && ids[common] === own[common]) common++;
+    this.#dropSnapshots(common);
+    if (pages.canRewind(common)) pages.rewind(common);
+    else {
+      // Pages behind the window are gone: only a snapshot still holds the ones that a query at its length can reach.
+      const snapshot = this.#snapshots.at(-1);
+      if (snapshot) pages.restore(snapshot); else pages.rewind(0);
+    }
+    own.length = pages.length;
+    return pages.length;
+  }
+  #dropSnapshots(beyond: number): void {
+    this.#snapshots = this.#snapshots.filter((s) => {
+      if (s.length <= beyond) return true;
+      this.#sequence.pages.drop(s);
+      return false;
+    });
+  }
+
+  dispose(): void {
+    if (this.#disposed) return;
+    this.#disposed = true;
+    this.reset();
+    this.runner.close(this.#sequence);
+  }
+  [Symbol.dispose](): void { this.dispose(); }
+}

@@ -1,0 +1,120 @@
+// Page tables of one sequence over all KV kinds: reserving, releasing behind the window, rewinding, forking. Tokens are positions, never ids.
+import type { KvKind } from "../model/config.ts";
+import { PAGE_TOKENS, pagesFor, type PageAllocator } from "./pages.ts";
+
+/** One change of a page table, to be sent with the next step. */
+export interface PageDelta { table: number; index: number; page: number }
+
+/** A KV kind with its allocator and the copy of one page's first tokens. */
+export interface KvStore {
+  readonly kind: KvKind;
+  readonly allocator: PageAllocator;
+  copyPage(destination: number, source: number, tokens: number): void;
+}
+
+/** Pages held at a past length, so that the sequence can go back there: end of a prompt, end of a turn. */
+export interface Snapshot { readonly length: number; readonly pages: ReadonlyMap<number, readonly { index: number; page: number }[]> }
+
+export class SequencePages {
+  /** Tokens whose KV is complete. */
+  length = 0;
+  readonly #tables: Map<number, Int32Array>;
+  #deltas = new Map<number, Map<number, number>>();
+
+  constructor(private readonly stores: readonly KvStore[], private readonly maxTokens: number) {
+    this.#tables = new Map(stores.map((s) => [s.kind.table, new Int32Array(new ArrayBuffer(pagesFor(maxTokens) * 4)).fill(-1)]));
+  }
+
+  /** Makes pages for positions [length, length + tokens). A partial page that others share is copied first. All or nothing. */
+  reserve(tokens: number): void {
+    const taken: [KvStore, number][] = [];
+    try {
+      for (const s of this.stores) {
+        const table = this.#table(s);
+        const partial = Math.trunc(this.length / PAGE_TOKENS), inPage = this.length % PAGE_TOKENS;
+        if (inPage > 0 && table[partial]! >= 0 && s.allocator.shared(table[partial]!)) {
+          const copy = s.allocator.take();
+          s.copyPage(copy, table[partial]!, inPage);
+          s.allocator.release(table[partial]!);
+          this.#set(s, partial, copy);
+        }
+        for (let i = partial; i < pagesFor(this.length + tokens); i++) {
+          if (table[i]! >= 0) continue;
+          this.#set(s, i, s.allocator.take());
+          taken.push([s, i]);
+        }
+      }
+    } catch (e) {
+      for (const [s, i] of taken) { s.allocator.release(this.#table(s)[i]!); this.#set(s, i, -1); }
+      throw e;
+    }
+  }
+  /** The step that wrote `tokens` tokens has ended: they count, and pages wholly behind the window are let go. */
+  commit(tokens: number): void {
+    this.length += tokens;
+    for (const s of this.stores) {
+      if (s.kind.window === 0) continue;
+      const firstVisible = Math.max(0, this.length - s.kind.window + 1);
+      const table = this.#table(s);
+      for (let i = Math.trunc(firstVisible / PAGE_TOKENS) - 1; i >= 0 && table[i]! >= 0; i--) {
+        s.allocator.release(table[i]!);
+        this.#set(s, i, -1);
+      }
+    }
+  }
+  /** Whether going back to `length` tokens leaves every page that attention can reach. */
+  canRewind(length: number): boolean {
+    return length <= this.length && this.stores.every((s) => {
+      const table = this.#table(s), from = s.kind.window === 0 ? 0 : Math.max(0, length - s.kind.window + 1);
+      for (let i = Math.trunc(from / PAGE_TOKENS); i < pagesFor(length); i++) if (table[i]! < 0) return false;
+      return true;
+    });
+  }
+  /** Goes back to `length` tokens (see canRewind); pages beyond are let go. */
+  rewind(length: number): void {
+    for (const s of this.stores) {
+      const table = this.#table(s);
+      for (let i = pagesFor(length); i < table.length; i++) if (table[i]! >= 0) { s.allocator.release(table[i]!); this.#set(s, i, -1); }
+    }
+    this.length = length;
+  }
+  /** Shares every page that a sequence going on from here can reach. Release it with `drop`. */
+  snapshot(): Snapshot {
+    return {
+      length: this.length,
+      pages: new Map(this.stores.map((s) => {
+        const table = this.#table(s), held: { index: number; page: number }[] = [];
+        for (let i = 0; i < pagesFor(this.length); i++) if (table[i]! >= 0) held.push({ index: i, page: s.allocator.share(table[i]!) });
+        return [s.kind.table, held];
+      })),
+    };
+  }
+  /** Becomes the state of a snapshot (of this or another sequence over the same stores). */
+  restore(snapshot: Snapshot): void {
+    this.rewind(0);
+    for (const s of this.stores) for (const { index, page } of snapshot.pages.get(s.kind.table)!) this.#set(s, index, s.allocator.share(page));
+    this.length = snapshot.length;
+  }
+  drop(snapshot: Snapshot): void {
+    for (const s of this.stores) for (const { page } of snapshot.pages.get(s.kind.table)!) s.allocator.release(page);
+  }
+  /** Page of a position's token in a table, -1 when none. */
+  page(table: number, index: number): number { return this.#tables.get(table)![index]!; }
+  /** Table changes since the last call, one an entry. */
+  takeDeltas(): PageDelta[] {
+    const out: PageDelta[] = [];
+    for (const [table, changes] of this.#deltas) for (const [index, page] of changes) out.push({ table, index, page });
+    this.#deltas = new Map();
+    return out;
+  }
+  /** Lets every page go. */
+  release(): void { this.rewind(0); }
+
+  #table(s: KvStore): Int32Array { return this.#tables.get(s.kind.table)!; }
+  #set(s: KvStore, index: number, page: number): void {
+    this.#table(s)[index] = page;
+    let changes = this.#deltas.get(s.kind.table);
+    if (!changes) this.#deltas.set(s.kind.table, (changes = new Map()));
+    changes.set(index, page);
+  }
+}
