@@ -92,7 +92,9 @@ class Output {
   }
 
   bytes(bytes: Uint8Array): void {
-    this.#buffer.set(bytes, this.#reserve(bytes.length));
+    // Reserving may replace the buffer, so it comes first.
+    const at = this.#reserve(bytes.length);
+    this.#buffer.set(bytes, at);
   }
 
   u32(value: number): void {

@@ -1,0 +1,136 @@
+// Converts a Hugging Face checkpoint folder to one GGUF file, streaming tensor by tensor in pieces of a few megabytes. The file appears under
+// its name only when it is complete. Prints nothing: progress goes to a callback, the outcome is returned.
+
+import { existsSync, readFileSync, statSync } from "node:fs";
+import { basename, join, resolve } from "node:path";
+import { ModelFileError, UsageError } from "../errors.ts";
+import { createGguf, ggmlType, type GgmlTypeName, type GgufValue } from "../gguf/index.ts";
+import { openSafetensors } from "../safetensors/index.ts";
+import { readConfig } from "./checkpoint.ts";
+import { callerValue, generalMetadata, modelMetadata, type MetadataInput } from "./metadata.ts";
+import { planTensors } from "./names.ts";
+import { ErrorTally, type TypeReport } from "./report.ts";
+import { tensorStream } from "./stream.ts";
+import { noTokenizer, tokenizerMetadata } from "./tokenizer.ts";
+import { chooseTypes, type FileType } from "./types.ts";
+
+export interface ConvertOptions {
+  /** Folder with config.json, safetensors files and, if the model has one, tokenizer.json. */
+  readonly source: string;
+  /** The GGUF file to write; an existing one is replaced when the new one is complete. */
+  readonly output: string;
+  readonly type: FileType;
+  /** general.name; default: the folder's name. */
+  readonly name?: string;
+  /** Chat template text in place of the checkpoint's. */
+  readonly chatTemplate?: string;
+  /** Further keys, e.g. `{ "general.license": "apache-2.0" }`. */
+  readonly metadata?: Readonly<Record<string, MetadataInput>>;
+  /** Called after every piece. */
+  readonly onProgress?: (progress: ConvertProgress) => void;
+  readonly signal?: AbortSignal;
+}
+
+export interface ConvertProgress {
+  /** Tensor being written, its number from 1, and how many there are. */
+  readonly tensor: string;
+  readonly index: number;
+  readonly tensors: number;
+  /** Bytes of tensor data written so far and in the end. */
+  readonly bytes: number;
+  readonly totalBytes: number;
+}
+
+export interface ConvertReport {
+  readonly path: string;
+  readonly type: FileType;
+  /** Size of the file. */
+  readonly bytes: number;
+  readonly tensors: number;
+  /** Weights, the synthesised rope_freqs included. */
+  readonly parameters: number;
+  /** Per element type, largest first, what it holds and lost. */
+  readonly types: readonly TypeReport[];
+  /** What a reader should know: what was left out, what is missing. */
+  readonly notices: readonly string[];
+}
+
+/**
+ * Converts `options.source` to `options.output`. Throws ModelFileError (`convert_...`, `safetensors_...`) for a checkpoint that cannot be
+ * converted, UsageError for options, ResourceError for the disk or missing kernel libraries, and the signal's reason when aborted; no
+ * partial file remains in any of these cases.
+ */
+export async function convertCheckpoint(options: ConvertOptions): Promise<ConvertReport> {
+  const { source, output, type } = options;
+  const configPath = join(source, "config.json");
+  if (!existsSync(configPath)) {
+    throw new UsageError("convert_source", `${source}: there is no config.json`, "Name the folder of a Hugging Face checkpoint.");
+  }
+  const config = readConfig(readJson(configPath), configPath);
+  using checkpoint = openSafetensors(source);
+  const plan = planTensors(config, checkpoint.tensors, checkpoint.path);
+  const notices = [...plan.notices];
+  const metadata = collectMetadata(options, config, notices);
+  const types = chooseTypes(
+    plan.tensors.map(({ name, shape, from }) => ({ name, shape, source: "dtype" in from ? (from.dtype as "F32" | "F16" | "BF16") : "F32" })),
+    type, config.layers.length, config.moe?.experts ?? 0,
+  );
+
+  using writer = createGguf(output);
+  for (const [key, value] of metadata) writer.set(key, value);
+  let totalBytes = 0;
+  for (const { name, shape } of plan.tensors) totalBytes += writer.declare({ name, shape, type: types.get(name) as GgmlTypeName });
+
+  const tally = new ErrorTally();
+  let bytes = 0, parameters = 0;
+  for (const [i, tensor] of plan.tensors.entries()) {
+    const target = ggmlType(types.get(tensor.name) as GgmlTypeName);
+    const elements = tensor.shape.reduce((a, b) => a * b, 1);
+    parameters += elements;
+    tally.start(tensor.name, target, elements);
+    for (const piece of tensorStream(checkpoint, tensor, target, tally)) {
+      writer.write(tensor.name, piece);
+      bytes += piece.byteLength;
+      options.onProgress?.({ tensor: tensor.name, index: i + 1, tensors: plan.tensors.length, bytes, totalBytes });
+    }
+    // Lets timers, signals and a progress display run: everything above is synchronous.
+    await Bun.sleep(0);
+    options.signal?.throwIfAborted();
+  }
+  writer.finish();
+  return { path: output, type, bytes: statSync(output).size, tensors: plan.tensors.length, parameters, types: tally.report(), notices };
+}
+
+function collectMetadata(options: ConvertOptions, config: ReturnType<typeof readConfig>, notices: string[]): Map<string, GgufValue> {
+  const { source, type } = options;
+  const optional = (name: string): unknown => (existsSync(join(source, name)) ? readJson(join(source, name)) : undefined);
+  const generation = optional("generation_config.json");
+  const metadata = generalMetadata(type, options.name ?? basename(resolve(source)), (generation ?? {}) as Record<string, unknown>);
+  for (const [key, value] of Object.entries(options.metadata ?? {})) metadata.set(key, callerValue(key, value));
+  for (const [key, value] of modelMetadata(config)) metadata.set(key, value);
+
+  const path = join(source, "tokenizer.json");
+  const tokenizer = optional("tokenizer.json");
+  const templateFile = join(source, "chat_template.jinja");
+  const chatTemplate = options.chatTemplate ?? (existsSync(templateFile) ? readFileSync(templateFile, "utf8") : undefined);
+  if (tokenizer === undefined) {
+    notices.push("There is no tokenizer.json: the file has no vocabulary and takes and gives token ids only.");
+    if (options.chatTemplate !== undefined) {
+      throw new UsageError("convert_template", "a chat template was given, but the checkpoint has no tokenizer.json", "Leave the template out, or add tokenizer.json.");
+    }
+  }
+  const keys = tokenizer === undefined
+    ? noTokenizer()
+    : tokenizerMetadata({ tokenizer, config: optional("tokenizer_config.json"), generation, chatTemplate, path }, config);
+  for (const [key, value] of keys) metadata.set(key, value);
+  if (tokenizer !== undefined && !keys.has("tokenizer.chat_template")) notices.push("The checkpoint has no chat template: only raw text can be completed.");
+  return metadata;
+}
+
+function readJson(path: string): unknown {
+  try {
+    return JSON.parse(readFileSync(path, "utf8"));
+  } catch (error) {
+    throw new ModelFileError("convert_json", `${path}: ${(error as Error).message}`, "Fetch the file again.", { cause: error });
+  }
+}
