@@ -78,7 +78,8 @@ export class Runner implements Disposable {
   #serial = 0;
   #slot = 0;
   #disposed = false;
-  #busy = false;
+  #running = false;
+  #last: Promise<void> = Promise.resolve();
 
   constructor(readonly file: GgufFile, options: RunnerOptions = {}) {
     const family = familyOf(file);
@@ -173,13 +174,25 @@ export class Runner implements Disposable {
    * event loop every 20 ms. When `cancelled` says so, the step ends early, no sequence moves on, and "cancelled" is returned.
    */
   async run(entries: readonly BatchEntry[], cancelled: () => boolean = () => false): Promise<StepResult[] | "cancelled"> {
-    if (this.#disposed) throw new DisposedError("Runner");
-    if (this.#busy) throw new BaoError("runner_busy", "A step is running already", "Await run() before the next one.");
-    this.#busy = true;
+    // Steps of several callers queue up: each takes its turn, in order of arrival.
+    const before = this.#last;
+    let done!: () => void;
+    this.#last = new Promise((resolve) => { done = resolve; });
+    await before;
+    this.#running = true;
     try {
+      if (this.#disposed) throw new DisposedError("Runner");
       return await this.#run(entries, cancelled);
     } finally {
-      this.#busy = false;
+      this.#running = false;
+      done();
+    }
+  }
+  /** Resolves when no step is running or queued. */
+  async idle(): Promise<void> {
+    for (let last = this.#last; ; last = this.#last) {
+      await last;
+      if (last === this.#last) return;
     }
   }
 
@@ -309,7 +322,7 @@ export class Runner implements Disposable {
 
   dispose(): void {
     if (this.#disposed) return;
-    if (this.#busy) throw new BaoError("runner_busy", "A step is running", "Await run() before dispose().");
+    if (this.#running) throw new BaoError("runner_busy", "A step is running", "Await idle() before dispose().");
     this.#disposed = true;
     this.#resources.dispose();
   }
