@@ -59,7 +59,6 @@ export class Cursor {
     if (length > maxBytes) {
       throw this.fail(code, `the length of ${this.reading} is ${this.lastU64} bytes, more than the ${maxBytes} allowed`);
     }
-    if (length > this.left) throw this.#past(length);
     this.#need(length);
     const start = this.#at;
     this.#at += length;

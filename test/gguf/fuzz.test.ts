@@ -220,7 +220,7 @@ test(
       fc.boolean().map(v.bool),
       text.map(v.string),
       fc.array(text, { maxLength: 5 }).map((values) => v.array("string", values)),
-      fc.float32Array({ maxLength: 9 }).map((values) => v.array("f32", values)),
+      fc.float32Array({ maxLength: 9, noNaN: true }).map((values) => v.array("f32", values)),
       fc.int32Array({ maxLength: 9 }).map((values) => v.array("i32", values)),
       fc.uint8Array({ maxLength: 9 }).map((values) => v.array("u8", values)),
     );

@@ -44,6 +44,9 @@ describe("tensors are refused", () => {
       expect(["gguf_tensor_dims", "gguf_tensor_size"]).toContain(error);
     }
   });
+  test("a number of elements beyond 2^53 whose bytes are below", () => {
+    refuses(file([one({ dims: [2 ** 30, 2 ** 24], type: 41 })]), "gguf_tensor_size", '"t"', "2^53 elements");
+  });
   test("a number of bytes beyond 2^53", () => refuses(file([one({ dims: [2 ** 52] })]), "gguf_tensor_size", "F32", "2^53 bytes"));
   test("two tensors whose sizes together overflow 64 bits", () => {
     const dims = [0x7fffffffffffffc0n];
