@@ -30,13 +30,13 @@ inline bool columns(Recording& r, int argument, const char* name, const Tensor& 
   return r.invalid(argument, "%s has %lld columns, expected %lld", name, static_cast<long long>(t.columns()), static_cast<long long>(expected));
 }
 
-// The rows of t are counted like those of the op's leading operand, and there are enough of them.
+// The rows of t are counted like those of the op's leading operand. Equal, so that kernels may count the rows of either.
 inline bool rows(Recording& r, int argument, const char* name, const Tensor& t, const Tensor& leader) {
   if (t.rows_of != leader.rows_of) {
     return r.invalid(argument, "%s has %s rows, expected %s rows", name, rows_name(t.rows_of), rows_name(leader.rows_of));
   }
-  if (t.rows_of != BAO_ROWS_FIXED || t.d0 >= leader.d0) return true;
-  return r.invalid(argument, "%s has %d rows, expected at least %d", name, t.d0, leader.d0);
+  if (t.rows_of != BAO_ROWS_FIXED || t.d0 == leader.d0) return true;
+  return r.invalid(argument, "%s has %d FIXED rows, expected %d", name, t.d0, leader.d0);
 }
 
 inline bool rows_are(Recording& r, int argument, const char* name, const Tensor& t, int32_t rows_of) {
