@@ -1,0 +1,218 @@
+// Dot products of one tile of W weight rows with any number of activation rows: the only place where a matmul's floats are added.
+// A chunk of the tile is unpacked into worker scratch, then met by all rows. Each (row, output) has one order, whatever stands beside it:
+//   int8:  sum = fma(float(integer dot of a group), s * d, sum), then + m * d * sum(q) when the format has a minimum, groups ascending;
+//   f32:   part = fma over 32 columns, ascending; sum = sum + part.
+
+constexpr int64_t CHUNK = 256;            // columns unpacked at a time
+constexpr int64_t ROW_BLOCK = 128;        // activation rows that share an unpacked tile
+
+// W rows of a weight, `stride` bytes apart; rows at or beyond `rows` do not exist and are not read. While a tile is worked on, `ahead`
+// bytes from `next` are prefetched.
+struct WeightTile {
+  const uint8_t* data;
+  int64_t stride;
+  int rows;
+  const uint8_t* next;
+  int64_t ahead;
+};
+
+struct TileScratch {
+  alignas(64) float f[CHUNK * W];                     // f32 weights
+  alignas(64) uint8_t q[CHUNK * W];
+  alignas(64) float s[CHUNK / 16 * W], m[CHUNK / 16 * W];
+  alignas(64) uint32_t head[CHUNK / 32 * W];
+  alignas(64) uint8_t copy[CHUNK * 4 * W];            // rows of an incomplete tile, padded with zero blocks
+};
+
+// ---- register tiles
+
+// KIND 0: unsigned without offset, 1: unsigned with an offset of 2^SHIFT, 2: signed.
+template <class T> constexpr int kind_of() { return !UNSIGNED_BYTES || (SIGNED_WIDE && T::OFFSET == 128) ? 2 : T::OFFSET ? 1 : 0; }
+template <int V> constexpr int log2_of() { return V <= 1 ? 0 : 1 + log2_of<V / 2>(); }
+
+template <int ROWS, int GROUP, bool MINIMUM, int KIND, int SHIFT>
+__attribute__((noinline)) void dot_int8(const TileScratch& t, int64_t blocks, const void* const* rows, int64_t first, float* acc) {
+  const uint8_t* q = t.q;
+  const float *s = t.s, *m = t.m;
+  const ActBlock* a[ROWS];
+  vf sum[ROWS];
+  for (int r = 0; r < ROWS; r++) {
+    a[r] = static_cast<const ActBlock*>(rows[r]) + first;
+    sum[r] = vload(acc + r * W);
+  }
+  for (int64_t b = 0; b < blocks; b++) {
+    unroll<32 / GROUP>([&](auto part) {
+      constexpr int H = decltype(part)::value;
+      vi dot[ROWS];
+      for (int r = 0; r < ROWS; r++) dot[r] = KIND == 1 ? ishl<SHIFT>(iset(uint32_t(GROUP == 32 ? a[r]->less32 : a[r]->less16[H]))) : iset(0);
+#pragma GCC unroll 8
+      for (int i = 0; i < GROUP; i += 4) {
+        vi w = iload(q);
+        q += 4 * W;
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; r++) dot[r] = dot4<KIND == 2>(dot[r], w, a[r]->q + H * GROUP + i);
+      }
+      vf scale = vload(s);
+      s += W;
+#pragma GCC unroll 8
+      for (int r = 0; r < ROWS; r++) sum[r] = vfma(vfloat(dot[r]), vmul(scale, vset1(a[r]->d)), sum[r]);
+      if constexpr (MINIMUM) {
+        vf minimum = vload(m);
+        m += W;
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; r++) sum[r] = vfma(minimum, vset1(GROUP == 32 ? a[r]->sum32 : a[r]->sum16[H]), sum[r]);
+      }
+    });
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++) a[r]++;
+  }
+  for (int r = 0; r < ROWS; r++) vstore(acc + r * W, sum[r]);
+}
+
+template <int ROWS> __attribute__((noinline)) void dot_f32(const TileScratch& t, int64_t columns, const void* const* rows, int64_t first, float* acc) {
+  const float* w = t.f;
+  const float* x[ROWS];
+  for (int r = 0; r < ROWS; r++) x[r] = static_cast<const float*>(rows[r]) + first;
+  for (int64_t k = 0; k < columns; k += 32) {
+    vf part[ROWS];
+    for (int r = 0; r < ROWS; r++) part[r] = vzero();
+    int64_t end = columns - k < 32 ? columns - k : 32;
+    for (int64_t i = 0; i < end; i++) {
+      vf v = vload(w);
+      w += W;
+#pragma GCC unroll 8
+      for (int r = 0; r < ROWS; r++) part[r] = vfma(v, vset1(x[r][i]), part[r]);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++) {
+      x[r] += 32;
+      vstore(acc + r * W, vadd(vload(acc + r * W), part[r]));
+    }
+  }
+}
+
+// Calls f<n>(first row) with n in {MAX_ROWS ... 1} until all rows are served.
+template <class F> BAO_INLINE void for_row_tiles(int64_t rows, F&& f) {
+  int64_t r = 0;
+  for (; r + MAX_ROWS <= rows; r += MAX_ROWS) f(index_t<MAX_ROWS>{}, r);
+  if constexpr (MAX_ROWS > 4) {
+    if (r + 4 <= rows) { f(index_t<4>{}, r); r += 4; }
+  }
+  if (r + 3 == rows) f(index_t<3>{}, r);
+  else if (r + 2 == rows) f(index_t<2>{}, r);
+  else if (r + 1 == rows) f(index_t<1>{}, r);
+}
+
+// ---- unpacking a chunk
+
+template <class T> BAO_INLINE void unpack_chunk(TileScratch& t, const uint8_t* p, int64_t stride, int64_t blocks) {
+  constexpr int GROUPS = T::ELEMENTS / T::GROUP;
+  if constexpr (T::HEAD != 0) {
+    for (int r = 0; r < W; r++) {
+      const uint8_t* at = p + r * stride + T::HEAD_AT;
+      for (int64_t b = 0; b < blocks; b++) {
+        uint32_t head = 0;
+        __builtin_memcpy(&head, at + b * T::BYTES, T::HEAD);
+        t.head[b * W + r] = head;
+      }
+    }
+  }
+  for (int64_t b = 0; b < blocks; b++) {
+    vi head = T::HEAD ? iload(t.head + b * W) : iset(0);
+    T::block(p + b * T::BYTES, stride, head, t.q + b * T::ELEMENTS * W, t.s + b * GROUPS * W, t.m + b * GROUPS * W);
+  }
+}
+
+// Integers to f32 weights: exact but for the addition of a minimum.
+template <class T> BAO_INLINE void expand_chunk(TileScratch& t, int64_t columns) {
+  for (int64_t g = 0; g < columns / T::GROUP; g++) {
+    vf scale = vload(t.s + g * W), minimum = T::MINIMUM ? vload(t.m + g * W) : vzero();
+    for (int i = 0; i < T::GROUP; i += 4) {
+      vi q = iload(t.q + (g * T::GROUP + i) * W);
+      float* out = t.f + (g * T::GROUP + i) * W;
+      unroll<4>([&](auto byte) {
+        constexpr int B = decltype(byte)::value;
+        vi v = kind_of<T>() == 2 ? isar<24>(ishl<24 - 8 * B>(q)) : isub(iand(ishr<8 * B>(q), iset(255)), iset(uint32_t(T::OFFSET)));
+        vf x = vmul(vfloat(v), scale);
+        vstore(out + B * W, T::MINIMUM ? vadd(x, minimum) : x);
+      });
+    }
+  }
+}
+
+BAO_INLINE void prefetch_part(const WeightTile& tile, int64_t first, int64_t columns, int64_t total) {
+  const uint8_t *p = tile.next + tile.ahead * first / total, *end = tile.next + tile.ahead * (first + columns) / total;
+  for (; p < end; p += 64) __builtin_prefetch(p);
+}
+
+// The chunk at byte `at` of each row, `bytes` long: in place for a whole tile, else copied with zeros for what is missing.
+BAO_INLINE const uint8_t* chunk_rows(TileScratch& t, const WeightTile& tile, int64_t at, int64_t bytes, int64_t padded, int64_t* stride) {
+  if (tile.rows >= W && bytes == padded) {
+    *stride = tile.stride;
+    return tile.data + at;
+  }
+  for (int r = 0; r < W; r++) {
+    uint8_t* out = t.copy + r * padded;
+    int64_t n = r < tile.rows ? bytes : 0;
+    __builtin_memcpy(out, tile.data + r * (n ? tile.stride : 0) + at, size_t(n));
+    __builtin_memset(out + n, 0, size_t(padded - n));
+  }
+  *stride = padded;
+  return t.copy;
+}
+
+// acc [rows][W] += the tile times each of `rows` activation rows; rows[i] points to ActBlocks (fast) or floats.
+template <class T> void tile_quantised(TileScratch& t, const WeightTile& tile, int64_t columns, bool fast, const void* const* rows, int64_t count, float* acc) {
+  constexpr int64_t BLOCKS = CHUNK / T::ELEMENTS;
+  int64_t all = columns / T::ELEMENTS;
+  for (int64_t b = 0; b < all; b += BLOCKS) {
+    int64_t blocks = all - b < BLOCKS ? all - b : BLOCKS, k = b * T::ELEMENTS, n = blocks * T::ELEMENTS, stride;
+    prefetch_part(tile, k, n, columns);
+    const uint8_t* p = chunk_rows(t, tile, b * T::BYTES, blocks * T::BYTES, blocks * T::BYTES, &stride);
+    unpack_chunk<T>(t, p, stride, blocks);
+    if (fast) {
+      for_row_tiles(count, [&](auto r, int64_t first) {
+        dot_int8<decltype(r)::value, T::GROUP, T::MINIMUM, kind_of<T>(), log2_of<T::OFFSET>()>(t, n / 32, rows + first, k / 32, acc + first * W);
+      });
+    } else {
+      expand_chunk<T>(t, n);
+      for_row_tiles(count, [&](auto r, int64_t first) { dot_f32<decltype(r)::value>(t, n, rows + first, k, acc + first * W); });
+    }
+  }
+}
+
+template <class T> void tile_plain(TileScratch& t, const WeightTile& tile, int64_t columns, const void* const* rows, int64_t count, float* acc) {
+  for (int64_t k = 0; k < columns; k += CHUNK) {
+    int64_t n = columns - k < CHUNK ? columns - k : CHUNK, padded = (n + 7) / 8 * 8, stride;
+    prefetch_part(tile, k, n, columns);
+    const uint8_t* p = chunk_rows(t, tile, k * T::BYTES, n * T::BYTES, padded * T::BYTES, &stride);
+    for (int64_t i = 0; i < padded; i += 8) T::eight(p + i * T::BYTES, stride, t.f + i * W);
+    for_row_tiles(count, [&](auto r, int64_t first) { dot_f32<decltype(r)::value>(t, n, rows + first, k, acc + first * W); });
+  }
+}
+
+BAO_INLINE bool is_quantised(int32_t dtype) { return dtype != BAO_F32 && dtype != BAO_F16 && dtype != BAO_BF16; }
+
+void tile_dot(TileScratch& t, const WeightTile& tile, int32_t dtype, int64_t columns, bool fast, const void* const* rows, int64_t count, float* acc) {
+  __builtin_memset(acc, 0, size_t(count * W) * sizeof(float));
+  switch (dtype) {
+    case BAO_F32: return tile_plain<PlainF32>(t, tile, columns, rows, count, acc);
+    case BAO_F16: return tile_plain<PlainF16>(t, tile, columns, rows, count, acc);
+    case BAO_BF16: return tile_plain<PlainBF16>(t, tile, columns, rows, count, acc);
+    case BAO_Q4_0: return tile_quantised<UnpackQ4_0>(t, tile, columns, fast, rows, count, acc);
+    case BAO_Q4_1: return tile_quantised<UnpackQ4_1>(t, tile, columns, fast, rows, count, acc);
+    case BAO_Q5_0: return tile_quantised<UnpackQ5_0>(t, tile, columns, fast, rows, count, acc);
+    case BAO_Q5_1: return tile_quantised<UnpackQ5_1>(t, tile, columns, fast, rows, count, acc);
+    case BAO_Q8_0: return tile_quantised<UnpackQ8_0>(t, tile, columns, fast, rows, count, acc);
+    case BAO_Q2_K: return tile_quantised<UnpackQ2_K>(t, tile, columns, fast, rows, count, acc);
+    case BAO_Q3_K: return tile_quantised<UnpackQ3_K>(t, tile, columns, fast, rows, count, acc);
+    case BAO_Q4_K: return tile_quantised<UnpackQ4_K>(t, tile, columns, fast, rows, count, acc);
+    case BAO_Q5_K: return tile_quantised<UnpackQ5_K>(t, tile, columns, fast, rows, count, acc);
+    case BAO_Q6_K: return tile_quantised<UnpackQ6_K>(t, tile, columns, fast, rows, count, acc);
+    case BAO_IQ4_NL: return tile_quantised<UnpackIQ4_NL>(t, tile, columns, fast, rows, count, acc);
+    case BAO_IQ4_XS: return tile_quantised<UnpackIQ4_XS>(t, tile, columns, fast, rows, count, acc);
+    case BAO_MXFP4: return tile_quantised<UnpackMXFP4>(t, tile, columns, fast, rows, count, acc);
+    case BAO_NVFP4: return tile_quantised<UnpackNVFP4>(t, tile, columns, fast, rows, count, acc);
+    default: return;  // refused when the weight was made
+  }
+}
