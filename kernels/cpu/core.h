@@ -39,6 +39,13 @@ template <class T> T* handle_as(bao_handle h, Kind kind) {
   return o && o->kind == kind ? static_cast<T*>(o) : nullptr;
 }
 
+// The object, or null after a failure that names argument, function and what was expected.
+Object* handle_need(bao_handle h, Kind kind, int argument, const char* function);
+template <class T> T* need(bao_handle h, Kind kind, int argument, const char* function) {
+  return static_cast<T*>(handle_need(h, kind, argument, function));
+}
+constexpr int32_t invalid_argument(int argument) { return BAO_INVALID | argument << 8; }  // the status to return after `need` failed
+
 // ---- errors.cpp: the thread's last error. fail() formats "function: argument: text" and gives the status.
 int32_t fail(int32_t status_class, int argument, const char* function, const char* format, ...) __attribute__((format(printf, 4, 5)));
 void clear_error();
@@ -78,6 +85,7 @@ struct View : Object {
 struct Map : Object {
   const uint8_t* data = nullptr;
   int64_t bytes = 0;
+  int32_t weights = 0;                     // alive: the map cannot be freed before them
   std::shared_ptr<const void> mapping;     // the file's pages stay mapped while a map reads them, even when the file is closed
 };
 
@@ -88,6 +96,7 @@ struct Weight : Object {
   std::vector<float> vector;               // VECTOR weights, as f32
   std::unique_ptr<char[]> copy;            // tensors at an offset that is no multiple of 16
   int64_t bytes = 0;
+  bool named = false;                      // by a recording, which copied ref: factors come too late now
   ~Weight() override;
 };
 
@@ -110,11 +119,15 @@ struct Step : Object {
   std::vector<int32_t> table_shadow;       // page tables as of the last accepted submit, for the checks at submit
   int64_t table_start[4] = {0, 0, 0, 0};   // where each table starts, in entries, in table_shadow and in `tables`
   int32_t* tables = nullptr;               // the device region's page tables, all four
-  int32_t *resolved_id = nullptr, *resolved_position = nullptr;  // [max_rows] of the running submit
+  int32_t *resolved_id = nullptr, *resolved_position = nullptr;  // [slots][max_rows], set when a step starts
   std::vector<char> accepted;              // per slot: the copy that was checked and that ops read, so that a late write cannot hurt
+  std::vector<int64_t> length_bound;       // per sequence: what its length in the device region can be once all accepted submits have run
+  int32_t serial[8] = {};                  // per slot: of its last accepted submit, 0 = none
+  bool samplers_taken[8] = {};             // per slot: the sampler records of that serial are in `accepted`
+  int32_t outcome[8] = {};                 // per slot, the executor's: how the submits of the running serial went so far
   std::vector<int64_t> seen;               // per sequence: stamp of the check that met it last
   int64_t stamp = 0;
-  std::atomic<int32_t> busy[8] = {};       // per slot: 1 from submit to its end
+  std::atomic<int32_t> busy[8] = {};       // per slot: submits that have not ended
   char* host_field(int32_t slot, int32_t f) { return host + slot * slot_bytes + field[f]; }
   char* accepted_field(int32_t slot, int32_t f) { return accepted.data() + slot * slot_bytes + field[f]; }
   ~Step() override;
@@ -142,6 +155,7 @@ struct Limits {
 
 struct Stream : Object, Builder {
   Step* step = nullptr;
+  int32_t slots = 0;                       // of the step, which may be freed before the stream
   bool open = false, complete = false, profile = false;
   std::vector<Stage> stages;
   std::vector<Recorded> ops;
@@ -149,10 +163,14 @@ struct Stream : Object, Builder {
   std::vector<bao_handle> pools;           // those of them that are pools
   Limits limits;
   int64_t checked_epoch = -1;              // device epoch at which `uses` was last found alive
-  int64_t scratch_bytes = 0, op_scratch = 0;
+  int64_t scratch_bytes = 0, op_scratch = 0, scratch_capacity = 0;
   char* scratch = nullptr;
   // Of the last submit of each slot (bao_wait is per slot):
-  struct SlotState { std::atomic<int32_t> status{BAO_OK}; std::string error; };
+  struct SlotState {
+    std::atomic<int32_t> status{BAO_OK};
+    bool owed = false;                     // submitted and not waited for
+    std::string error;
+  };
   SlotState slot_state[8];
 
   // Builder (ops.h): what an op's record function calls.
@@ -172,6 +190,9 @@ struct Device : Object {
   struct Executor* executor = nullptr;     // executor.h: thread pool and queue of submits
   ~Device() override;
 };
+
+// ---- host.cpp: keeps the pages of the open bao_file that holds all of [address, address + bytes) mapped; null when there is none.
+std::shared_ptr<const void> file_mapping(int64_t address, int64_t bytes);
 
 // ---- recording, used by the op files (stream.cpp). `Recording r(stream, BAO_OP_X, "bao_x")`: resolve operands in order of their argument
 // number, then r.commit(): nothing is recorded when any check failed.

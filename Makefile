@@ -1,0 +1,164 @@
+# Builds the kernel libraries into build/ and runs what uses them. `make` needs a C++20 compiler and nothing else; `make help` lists the rest.
+# It never installs anything outside this folder.
+
+CXX ?= g++
+# V=1 prints whole command lines.
+Q := $(if $(V),,@)
+BUILD := build
+OBJ := $(BUILD)/obj
+SYSTEM := $(shell uname -s)
+MACHINE := $(shell uname -m)
+BUN := $(or $(shell command -v bun 2>/dev/null),node_modules/.bin/bun)
+NVCC := $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
+
+ifeq ($(SYSTEM),Darwin)
+SUFFIX := dylib
+LINK := -dynamiclib -undefined error
+else
+SUFFIX := so
+# nodelete: pool threads may sleep inside the library when somebody closes it.
+LINK := -shared -static-libstdc++ -static-libgcc -Wl,-z,now,-z,nodelete,--no-undefined
+endif
+
+CXXFLAGS ?= -O3
+# No contraction anywhere: the same source must give the same bits with every compiler. Kernels ask for fused multiply-adds by name.
+CPU_FLAGS := -std=c++20 -fPIC -fvisibility=hidden -pthread -Wall -Wextra -Werror -ffp-contract=off -MMD -MP
+
+ifeq ($(MACHINE),x86_64)
+BASE_ISA := -march=x86-64-v2
+OTHER_ISA := kernels/cpu/fast/isa_neon.cpp
+else
+BASE_ISA :=
+OTHER_ISA := kernels/cpu/fast/isa_avx2.cpp kernels/cpu/fast/isa_avx512.cpp
+endif
+AVX2 := -mavx2 -mfma -mf16c -mbmi2
+
+CPU_SOURCES := $(filter-out $(OTHER_ISA),$(wildcard kernels/cpu/*.cpp kernels/cpu/reference/*.cpp kernels/cpu/fast/*.cpp))
+CPU_OBJECTS := $(CPU_SOURCES:%.cpp=$(OBJ)/%.o)
+CPU_LIBRARY := $(BUILD)/libcpu_kernels.$(SUFFIX)
+CUDA_SOURCES := $(wildcard kernels/cuda/*.cu)
+CUDA_LIBRARY := $(BUILD)/libcuda_kernels.$(SUFFIX)
+METAL_SOURCES := $(wildcard kernels/metal/*.mm)
+METAL_SHADERS := $(wildcard kernels/metal/*.metal)
+METAL_LIBRARY := $(BUILD)/libmetal_kernels.$(SUFFIX)
+
+.PHONY: all cpu cuda metal demo test test-native bench fuzz clean help
+.DELETE_ON_ERROR:
+
+all: cpu
+
+help:
+	@echo "make             the CPU library ($(CPU_LIBRARY))"
+	@echo "make cuda        the CUDA library; needs nvcc"
+	@echo "make metal       the Metal library; needs the Xcode command line tools"
+	@echo "make demo        packages, CPU library, and a short text from the embedded model"
+	@echo "make test        packages, CPU library, and all tests"
+	@echo "make test-native the tests written in C++"
+	@echo "make bench       throughput of the ops and of the embedded model"
+	@echo "make fuzz        feeds mutated files and templates to the parsers"
+	@echo "make clean       removes $(BUILD)/"
+
+# ---- CPU
+
+cpu: $(CPU_LIBRARY)
+
+$(CPU_LIBRARY): $(CPU_OBJECTS)
+	@echo "link $@"
+	$(Q)$(CXX) $(LINK) -pthread -o $@ $(CPU_OBJECTS)
+
+$(OBJ)/%.o: %.cpp
+	@mkdir -p $(@D)
+	@echo "compile $<"
+	$(Q)$(CXX) $(CXXFLAGS) $(CPU_FLAGS) $(BASE_ISA) -c $< -o $@
+
+# Files of one instruction set: their code is reached only after the processor was asked for it.
+$(OBJ)/kernels/cpu/fast/isa_avx2.o: BASE_ISA += $(AVX2)
+$(OBJ)/kernels/cpu/fast/isa_avx512.o: BASE_ISA += $(AVX2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
+$(OBJ)/kernels/cpu/fast/isa_neon.o: BASE_ISA += $(if $(filter Darwin,$(SYSTEM)),,-march=armv8.2-a+dotprod+fp16)
+
+-include $(CPU_OBJECTS:.o=.d)
+
+# ---- CUDA and Metal
+
+ifeq ($(CUDA_SOURCES),)
+cuda:
+	@echo "cuda: this tree has no CUDA sources (kernels/cuda/*.cu)" >&2; exit 1
+else ifeq ($(NVCC),)
+cuda:
+	@echo "cuda: nvcc was not found: install the CUDA toolkit 12.4 or later, or put its bin folder on PATH" >&2; exit 1
+else
+cuda: $(CUDA_LIBRARY)
+endif
+
+CUDA_ARCH ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_90,code=compute_90
+CUDA_OBJECTS := $(CUDA_SOURCES:%.cu=$(OBJ)/%.o)
+NVCC_FLAGS := -std=c++17 -O3 $(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden,-Wall --fmad=true
+
+$(CUDA_LIBRARY): $(CUDA_OBJECTS)
+	@echo "link $@"
+	$(Q)$(NVCC) -shared -cudart static -o $@ $(CUDA_OBJECTS)
+
+$(OBJ)/kernels/cuda/%.o: kernels/cuda/%.cu
+	@mkdir -p $(@D)
+	@echo "compile $<"
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -c $< -o $@
+
+-include $(CUDA_OBJECTS:.o=.d)
+
+ifeq ($(METAL_SOURCES),)
+metal:
+	@echo "metal: this tree has no Metal sources (kernels/metal/*.mm)" >&2; exit 1
+else ifneq ($(SYSTEM),Darwin)
+metal:
+	@echo "metal: the Metal library is built on macOS" >&2; exit 1
+else
+metal: $(METAL_LIBRARY)
+endif
+
+METAL_OBJECTS := $(METAL_SOURCES:%.mm=$(OBJ)/%.o)
+
+$(METAL_LIBRARY): $(METAL_OBJECTS)
+	$(CXX) $(LINK) -framework Metal -framework Foundation -o $@ $(METAL_OBJECTS)
+
+$(OBJ)/kernels/metal/%.o: kernels/metal/%.mm $(METAL_SHADERS)
+	@mkdir -p $(@D)
+	$(CXX) $(CXXFLAGS) -std=c++20 -fPIC -fvisibility=hidden -fobjc-arc -Wall -Wextra -MMD -MP -c $< -o $@
+
+-include $(METAL_OBJECTS:.o=.d)
+
+# ---- TypeScript
+
+node_modules: package.json
+	@command -v npm >/dev/null || { echo "node_modules: npm was not found; or run 'bun install' and make again" >&2; exit 1; }
+	npm install --no-audit --no-fund --loglevel=error
+	@touch node_modules
+
+demo: node_modules cpu
+	$(BUN) run generate --prompt "Tell me a story about a little dog."
+
+test: node_modules cpu
+	$(BUN) test
+
+bench: node_modules cpu
+	$(BUN) run bench
+
+fuzz: node_modules cpu
+	$(BUN) run test/fuzz/run.ts
+
+# ---- C++ tests
+
+NATIVE_TESTS := $(patsubst test/kernels/%.cpp,$(BUILD)/test/%,$(wildcard test/kernels/*_test.cpp))
+
+test-native: $(NATIVE_TESTS)
+	@for program in $(NATIVE_TESTS); do echo "$$program"; $$program test/fixtures/quants || exit 1; done
+
+# They look inside the library, so they are linked with its objects and not with the library.
+$(BUILD)/test/%: test/kernels/%.cpp $(CPU_OBJECTS)
+	@mkdir -p $(@D)
+	@echo "compile $<"
+	$(Q)$(CXX) $(CXXFLAGS) $(CPU_FLAGS) $(BASE_ISA) -o $@ $< $(CPU_OBJECTS)
+
+-include $(NATIVE_TESTS:%=%.d)
+
+clean:
+	rm -rf $(BUILD)

@@ -1,0 +1,282 @@
+// The thread pool. No thread ever waits for a piece that another one holds while there is work; threads may leave between pieces.
+#include "executor.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <pthread.h>
+
+namespace bao {
+namespace {
+
+// Long enough to bridge the end of one stage and the start of the next, short enough that a lone long piece does not burn a second core.
+constexpr auto spin_time = std::chrono::microseconds(40);
+
+inline void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+void name_thread(int32_t number) {
+  char name[16];
+  std::snprintf(name, sizeof name, "bao-cpu-%d", number);
+#if defined(__APPLE__)
+  pthread_setname_np(name);
+#else
+  pthread_setname_np(pthread_self(), name);
+#endif
+}
+
+}  // namespace
+
+Executor::Executor(int32_t threads) : threads_(threads) {
+  scratch_ = static_cast<char*>(pages_allocate(threads * worker_scratch_bytes));
+  if (!scratch_) throw std::bad_alloc();
+  // Signals are for the program's own threads: the pool inherits a mask that blocks all of them.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    for (int32_t i = 1; i < threads; i++) pool_.emplace_back([this, i] { pool_thread(i); });
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    quit_.store(true);
+    { std::lock_guard<std::mutex> hold(lock_); }
+    work_.notify_all();
+    for (std::thread& thread : pool_) thread.join();
+    pages_free(scratch_, threads * worker_scratch_bytes);
+    throw;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Executor::~Executor() {
+  cancel_all();
+  wait(nullptr, 1e9);
+  quit_.store(true);
+  { std::lock_guard<std::mutex> hold(lock_); }
+  work_.notify_all();
+  for (std::thread& thread : pool_) thread.join();
+  pages_free(scratch_, threads_ * worker_scratch_bytes);
+}
+
+Run Executor::run_of(const Job& job, int32_t participant) const {
+  return Run{&job.stream->step->ref, job.stream->scratch, scratch_ + participant * worker_scratch_bytes, worker_scratch_bytes, threads_};
+}
+
+bool Executor::ended(const Stream::SlotState* slot) const {
+  return slot ? slot->status.load(std::memory_order_acquire) != BAO_PENDING : idle();
+}
+
+// The caller writes the word at any time; only the serial of this very step counts.
+bool Executor::cancelled(const Job& job) const {
+  const int32_t* word = reinterpret_cast<const int32_t*>(job.stream->step->host_field(job.slot, BAO_FIELD_HEADER)) + BAO_HEADER_CANCEL;
+  return __atomic_load_n(word, __ATOMIC_RELAXED) == job.serial || cancel_all_.load(std::memory_order_relaxed);
+}
+
+// ---- threads
+
+void Executor::pool_thread(int32_t number) {
+  name_thread(number);
+  while (!quit_.load(std::memory_order_relaxed)) {
+    if (run_one(number)) continue;
+    if (!idle()) {
+      Clock::time_point until = Clock::now() + spin_time;
+      do {
+        for (int i = 0; i < 32 && !has_work(); i++) pause_briefly();
+      } while (!has_work() && !idle() && Clock::now() < until);
+      if (has_work()) continue;
+    }
+    std::unique_lock<std::mutex> hold(lock_);
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);  // before the look at word_: wake() reads them in the other order
+    while (!has_work() && !quit_.load(std::memory_order_relaxed)) work_.wait(hold);
+    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+  }
+}
+
+void Executor::wait(const Stream::SlotState* slot, double timeout_ms) {
+  Clock::time_point deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(timeout_ms));
+  for (;;) {
+    if (ended(slot)) return;
+    bool ran = run_one(0);
+    if (ended(slot)) return;
+    Clock::time_point now = Clock::now();
+    if (now >= deadline) break;
+    if (ran) continue;
+    Clock::time_point until = std::min(deadline, now + spin_time);
+    do {
+      for (int i = 0; i < 32 && !has_work() && !ended(slot); i++) pause_briefly();
+    } while (!has_work() && !ended(slot) && Clock::now() < until);
+    if (has_work()) continue;
+    std::unique_lock<std::mutex> hold(lock_);
+    waiter_sleeps_.store(true, std::memory_order_seq_cst);
+    while (!has_work() && !ended(slot) && answer_.wait_until(hold, deadline) == std::cv_status::no_timeout) {
+    }
+    waiter_sleeps_.store(false, std::memory_order_seq_cst);
+  }
+  // A stage of one piece wakes nobody, because the thread that set it up would run it: not if that thread leaves.
+  if (has_work()) wake(1);
+}
+
+void Executor::poll() {
+  if (threads_ == 1) run_one(0);
+}
+
+void Executor::wake(int32_t threads) {
+  if (threads <= 0) return;
+  if (sleepers_.load(std::memory_order_seq_cst) == 0 && !waiter_sleeps_.load(std::memory_order_seq_cst)) return;
+  std::lock_guard<std::mutex> hold(lock_);
+  if (waiter_sleeps_.load(std::memory_order_relaxed)) {
+    answer_.notify_one();
+    threads--;
+  }
+  int32_t asleep = sleepers_.load(std::memory_order_relaxed);
+  if (threads >= asleep) {
+    work_.notify_all();
+  } else {
+    for (; threads > 0; threads--) work_.notify_one();
+  }
+}
+
+// ---- pieces and stages
+
+bool Executor::run_one(int32_t participant) {
+  uint64_t word = word_.load(std::memory_order_acquire);
+  do {
+    if (static_cast<uint32_t>(word) == 0) return false;
+  } while (!word_.compare_exchange_weak(word, word - 1, std::memory_order_acq_rel, std::memory_order_acquire));
+  Job* job = job_;
+  if (!job->stopped.load(std::memory_order_relaxed)) {
+    if (cancelled(*job)) {
+      int32_t expected = BAO_OK;
+      job->status.compare_exchange_strong(expected, BAO_CANCELLED);
+      job->stopped.store(true, std::memory_order_relaxed);
+    } else {
+      try {
+        run_(args_, run_of(*job, participant), pieces_ - static_cast<int32_t>(static_cast<uint32_t>(word)));
+      } catch (...) {
+        int32_t expected = BAO_OK;
+        job->status.compare_exchange_strong(expected, BAO_INTERNAL);
+        job->stopped.store(true, std::memory_order_relaxed);
+      }
+    }
+  }
+  if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) advance(participant);
+  return true;
+}
+
+// Called by the one thread that ended a stage (or found the queue idle): sets up the next stage that has pieces, of this job or the next.
+void Executor::advance(int32_t participant) {
+  Job* job = job_;
+  for (;;) {
+    end_timing(job);
+    const std::vector<Stage>& stages = job->stream->stages;
+    while (!job->stopped.load(std::memory_order_relaxed) && job->next_stage < stages.size()) {
+      const Stage& stage = stages[job->next_stage++];
+      int32_t pieces = stage.pieces(stage.args.get(), run_of(*job, participant));
+      if (pieces <= 0) continue;
+      run_ = stage.run;
+      args_ = stage.args.get();
+      pieces_ = pieces;
+      if (job->profile) {
+        timed_op_ = static_cast<size_t>(stage.op) + 1;
+        stage_began_ = Clock::now();
+      }
+      unfinished_.store(pieces, std::memory_order_relaxed);
+      uint64_t number = (word_.load(std::memory_order_relaxed) >> 32) + 1;
+      word_.store(number << 32 | static_cast<uint32_t>(pieces), std::memory_order_seq_cst);
+      wake(pieces - 1);
+      return;
+    }
+    finish(job);
+    {
+      std::lock_guard<std::mutex> hold(lock_);
+      job = first_ < last_ ? &jobs_[first_ % ring] : nullptr;
+      job_ = job;
+      if (!job) return;
+    }
+    begin(job);
+  }
+}
+
+void Executor::end_timing(Job* job) {
+  if (timed_op_ == 0) return;
+  job->nanoseconds[timed_op_ - 1] += std::chrono::duration<double, std::nano>(Clock::now() - stage_began_).count();
+  timed_op_ = 0;
+}
+
+void Executor::begin(Job* job) {
+  int32_t& outcome = job->stream->step->outcome[job->slot];
+  if (!job->continues) outcome = BAO_OK;
+  int32_t status = outcome;
+  if (status != BAO_OK) {
+    std::snprintf(job->error, sizeof job->error, "an earlier submit of the same step failed or was cancelled");
+  } else if (!submit_begin(*job->stream, job->slot, job->continues, job->committed, job->error, sizeof job->error)) {
+    status = BAO_INVALID;
+  } else if (cancelled(*job)) {
+    status = BAO_CANCELLED;
+  }
+  job->status.store(status);
+  job->stopped.store(status != BAO_OK);
+}
+
+void Executor::finish(Job* job) {
+  std::lock_guard<std::mutex> hold(lock_);
+  Stream* stream = job->stream;
+  Stream::SlotState& state = stream->slot_state[job->slot];
+  for (size_t i = 0; i < job->nanoseconds.size(); i++) stream->ops[i].nanoseconds += job->nanoseconds[i];
+  int32_t status = job->status.load();
+  if (status == BAO_INTERNAL && !job->error[0]) std::snprintf(job->error, sizeof job->error, "unexpected exception in a piece of work");
+  if (status == BAO_CANCELLED && !job->error[0]) std::snprintf(job->error, sizeof job->error, "the step was cancelled");
+  state.error.assign(job->error);
+  stream->step->outcome[job->slot] = status;
+  stream->step->busy[job->slot].fetch_sub(1, std::memory_order_release);
+  first_++;
+  // From here on the stream may be freed by its owner.
+  state.status.store(status, std::memory_order_release);
+  queued_.fetch_sub(1, std::memory_order_release);
+  if (waiter_sleeps_.load(std::memory_order_relaxed)) answer_.notify_one();
+}
+
+// ---- queue
+
+void Executor::submit(Stream* stream, int32_t slot, int32_t serial, bool continues, const int32_t committed[4]) {
+  Job* job;
+  bool first;
+  {
+    std::lock_guard<std::mutex> hold(lock_);
+    job = &jobs_[last_ % ring];
+    job->stream = stream;
+    job->slot = slot;
+    job->serial = serial;
+    job->continues = continues;
+    std::copy(committed, committed + 4, job->committed);
+    job->profile = stream->profile;
+    job->nanoseconds.assign(stream->profile ? stream->ops.size() : 0, 0.0);
+    job->next_stage = 0;
+    job->status.store(BAO_OK);
+    job->stopped.store(false);
+    job->error[0] = 0;
+    Stream::SlotState& state = stream->slot_state[slot];
+    state.owed = true;
+    state.status.store(BAO_PENDING, std::memory_order_relaxed);
+    stream->step->busy[slot].fetch_add(1, std::memory_order_relaxed);
+    first = job_ == nullptr;
+    if (first) job_ = job;
+    last_++;
+    queued_.fetch_add(1, std::memory_order_release);
+  }
+  if (first) {
+    begin(job);
+    advance(0);
+    // advance() counted on this thread for one of the pieces; it is needed elsewhere.
+    if (has_work()) wake(1);
+  }
+}
+
+void Executor::cancel_all() { cancel_all_.store(true, std::memory_order_relaxed); }
+
+}  // namespace bao
