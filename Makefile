@@ -13,11 +13,11 @@ NVCC := $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin
 
 ifeq ($(SYSTEM),Darwin)
 SUFFIX := dylib
-LINK := -dynamiclib -undefined error
+LINK := -dynamiclib -undefined error -Wl,-exported_symbol,_bao_*
 else
 SUFFIX := so
-# nodelete: pool threads may sleep inside the library when somebody closes it.
-LINK := -shared -static-libstdc++ -static-libgcc -Wl,-z,now,-z,nodelete,--no-undefined
+# nodelete: pool threads may sleep inside the library when somebody closes it. The version script keeps the C++ runtime's symbols in.
+LINK := -shared -static-libstdc++ -static-libgcc -Wl,-z,now,-z,nodelete,--no-undefined,--version-script=$(BUILD)/exports.map
 endif
 
 CXXFLAGS ?= -O3
@@ -62,9 +62,13 @@ help:
 
 cpu: $(CPU_LIBRARY)
 
-$(CPU_LIBRARY): $(CPU_OBJECTS)
+$(CPU_LIBRARY): $(CPU_OBJECTS) $(BUILD)/exports.map
 	@echo "link $@"
 	$(Q)$(CXX) $(LINK) -pthread -o $@ $(CPU_OBJECTS)
+
+$(BUILD)/exports.map:
+	@mkdir -p $(@D)
+	@echo '{ global: bao_*; local: *; };' > $@
 
 $(OBJ)/%.o: %.cpp
 	@mkdir -p $(@D)
