@@ -21,7 +21,7 @@ void record_embed(Builder& b, const EmbedArgs& a) {
             vfor(n, [&](int64_t i, int64_t lanes) { vstore_any(dst + i, vzero(), lanes); });
             return;
           }
-          vf factor = vset1(a.w.factor(0)), scale = vset1(a.scale);
-          vfor(n, [&](int64_t i, int64_t lanes) { vstore_any(dst + i, vmul(vmul(vload_any(dst + i, lanes), factor), scale), lanes); });
+          vf scale = vset1(a.scale);
+          vfor(n, [&](int64_t i, int64_t lanes) { vstore_any(dst + i, vmul(vload_any(dst + i, lanes), scale), lanes); });
         });
 }
