@@ -374,7 +374,8 @@ BAO_API int32_t bao_attention(bao_handle stream, bao_handle dst, bao_handle q, b
 /* dst (rows, columns = w.rows) = x (rows, columns = w.columns) W^T. Weight use: MATMUL. dst must not overlap x. */
 BAO_API int32_t bao_matmul(bao_handle stream, bao_handle dst, bao_handle x, bao_handle w);
 
-/* dst = act(gate) * up, element by element; up = 0: gate holds gate then up along its columns. In place on gate allowed when up is given.
+/* dst = act(gate) * up, element by element; up = 0: every d2 of gate (twice dst's)
+ * holds gate then up. In place on gate allowed when up is given.
  * GELU: 0.5 x (1 + tanh(0.7978845608028654 x (1 + 0.044715 x^2))). */
 BAO_API int32_t bao_glu(bao_handle stream, bao_handle dst, bao_handle gate, bao_handle up, int32_t activation);
 

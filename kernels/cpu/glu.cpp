@@ -12,6 +12,9 @@ int32_t bao_glu(bao_handle stream, bao_handle dst, bao_handle gate, bao_handle u
       return false;
     }
     if (a.up.present()) return columns(r, 3, "gate", a.gate, a.dst.columns()) && rows(r, 4, "up", a.up, a.dst) && columns(r, 4, "up", a.up, a.dst.columns());
-    return columns(r, 3, "gate", a.gate, 2 * a.dst.columns()) && apart(r, 2, "dst", a.dst, "gate", a.gate);
+    if (a.gate.d1 != a.dst.d1 || int64_t(a.gate.d2) != 2 * int64_t(a.dst.d2)) {
+      return r.invalid(3, "gate is (%d, %d), expected (%d, %lld): gate then up", a.gate.d1, a.gate.d2, a.dst.d1, 2LL * a.dst.d2);
+    }
+    return apart(r, 2, "dst", a.dst, "gate", a.gate);
   });
 }

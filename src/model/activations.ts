@@ -4,12 +4,16 @@ import type { Device, DeviceBuffer, RowsOf, View } from "../native/objects.ts";
 /** Owns the buffers of one row set. Views of the same name share one buffer, so a name must have one live value at a time. */
 export class Activations implements Disposable {
   readonly #buffers = new Map<string, DeviceBuffer>();
+  readonly #outgrown: DeviceBuffer[] = [];
   readonly #views = new Map<string, View>();
   constructor(private readonly device: Device, readonly rowsOf: RowsOf, readonly rows: number) {}
 
-  /** Makes sure that buffer `name` holds [rows, columns] values. Call before the first view of that name. */
+  /** Makes sure that buffer `name` holds [rows, columns] values. Views made before it grew keep the former memory. */
   reserve(name: string, columns: number, hostVisible = false): void {
-    if (!this.#buffers.has(name)) this.#buffers.set(name, this.device.buffer(Math.max(1, this.rows * columns) * 4, hostVisible));
+    const bytes = Math.max(1, this.rows * columns) * 4, old = this.#buffers.get(name);
+    if (old && old.bytes >= bytes) return;
+    if (old) this.#outgrown.push(old);
+    this.#buffers.set(name, this.device.buffer(bytes, hostVisible));
   }
   /** A packed view [rows, d1, d2] at the start of buffer `name`; made once a shape. */
   view(name: string, d1: number, d2: number, dtype: "f32" | "i32" = "f32"): View {
@@ -38,7 +42,7 @@ export class Activations implements Disposable {
 
   dispose(): void {
     for (const v of this.#views.values()) v.dispose();
-    for (const b of this.#buffers.values()) b.dispose();
+    for (const b of [...this.#buffers.values(), ...this.#outgrown]) b.dispose();
     this.#views.clear();
     this.#buffers.clear();
   }

@@ -462,7 +462,8 @@ export interface Kernels {
   attention(stream: Handle, dst: Handle, q: Handle, pool: Handle, layer: number, window: number, scale: number): void;
   /** dst (rows, columns = w.rows) = x (rows, columns = w.columns) W^T. Weight use: MATMUL. dst must not overlap x. */
   matmul(stream: Handle, dst: Handle, x: Handle, w: Handle): void;
-  /** dst = act(gate) * up, element by element; up = 0: gate holds gate then up along its columns. In place on gate allowed when up is given.
+  /** dst = act(gate) * up, element by element; up = 0: every d2 of gate (twice dst's)
+   * holds gate then up. In place on gate allowed when up is given.
    * GELU: 0.5 x (1 + tanh(0.7978845608028654 x (1 + 0.044715 x^2))). */
   glu(stream: Handle, dst: Handle, gate: Handle, up: Handle, activation: number): void;
   /** ids (I32) and weights (rows, 1, k): the k largest of softmax(logits (rows, 1, experts)), largest first, ties to the lower id;

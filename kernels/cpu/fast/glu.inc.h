@@ -21,8 +21,19 @@ void record_glu(Builder& b, const GluArgs& a) {
           const auto& a = args_of<GluArgs>(p);
           for_elements(a.dst, run, piece, [&](int64_t row, int64_t first, int64_t n) {
             const float* gate = a.gate.f32(row);
-            const float* up = a.up.present() ? a.up.f32(row) : gate + a.dst.columns();
-            glu_span(a.dst.f32(row) + first, gate + first, up + first, n, a.activation);
+            float* dst = a.dst.f32(row);
+            if (a.up.present()) {
+              glu_span(dst + first, gate + first, a.up.f32(row) + first, n, a.activation);
+              return;
+            }
+            // Packed: every d2 of dst has its gate and then its up values in one 2 * d2 of gate.
+            const int64_t width = a.dst.d2;
+            for (int64_t i = first; i < first + n;) {
+              int64_t group = i / width, within = i % width, m = width - within < first + n - i ? width - within : first + n - i;
+              const float* g = gate + 2 * group * width + within;
+              glu_span(dst + i, g, g + width, m, a.activation);
+              i += m;
+            }
           });
         });
 }

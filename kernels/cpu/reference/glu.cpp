@@ -7,8 +7,14 @@ namespace {
 void glu_one(const GluArgs& a, const Run&, int32_t r) {
   float* dst = a.dst.f32(r);
   const float* gate = a.gate.f32(r);
-  const float* up = a.up.present() ? a.up.f32(r) : gate + a.dst.columns();
-  for (int64_t i = 0; i < a.dst.columns(); i++) dst[i] = activate(gate[i], a.activation) * up[i];
+  if (a.up.present()) {
+    for (int64_t i = 0; i < a.dst.columns(); i++) dst[i] = activate(gate[i], a.activation) * a.up.f32(r)[i];
+    return;
+  }
+  const int64_t n = a.dst.d2;
+  for (int64_t g = 0; g < a.dst.d1; g++) {
+    for (int64_t i = 0; i < n; i++) dst[g * n + i] = activate(gate[2 * g * n + i], a.activation) * gate[(2 * g + 1) * n + i];
+  }
 }
 
 }  // namespace
