@@ -7,7 +7,7 @@
 
 namespace bao {
 
-// exp(delta) * 2^30 for delta <= 0, within 7 units, exactly 2^30 at 0; 0 below -21 (where the true value is under one unit) and for NaN.
+// exp(delta) * 2^30 for delta <= 0, within 24 units, exactly 2^30 at 0; 0 below -21 (where the true value is under one unit) and for NaN.
 // delta * 2^26 is exact, then truncated; 2^-f is 1 - f * (a1 - f * (a2 - ...)) in units of 2^-32, every product truncated.
 BAO_FN uint32_t mass_of(float delta) {
   if (!(delta > -21.0f)) return 0;

@@ -1,6 +1,8 @@
 // What the native op tests share: one device with a step block, buffers, weights and a stream, driven through bao.h alone.
 // Every failure is printed; a test program ends with report().
 #pragma once
+#include <unistd.h>
+
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -10,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "../../kernels/bao.h"
+#include "../../kernels/host.h"
 
 namespace harness {
 
@@ -59,6 +61,24 @@ struct Options {
   int32_t max_rows = 16, max_outputs = 16, max_sequences = 4, vocabulary = 64, max_bias = 8, pages = 8;
 };
 
+// The plain reference, and the fast kernels of every instruction set that this machine has.
+inline std::vector<Options> every_device() {
+  std::vector<Options> found(1);
+  for (int32_t isa : {BAO_ISA_BASE, BAO_ISA_AVX2, BAO_ISA_AVX512, BAO_ISA_NEON}) {
+    bao_handle device = bao_device_open(0, 1, isa, BAO_EXACT, 0);
+    if (device == 0) continue;
+    bao_device_close(device);
+    found.emplace_back();
+    found.back().flags = 0, found.back().isa = isa;
+  }
+  return found;
+}
+
+inline const char* name_of(const Options& o) {
+  static const char* const names[] = {"auto", "base", "avx2", "avx512", "neon"};
+  return o.flags & BAO_OPEN_REFERENCE ? "reference" : names[o.isa];
+}
+
 // One device and all that a test needs on it. Slot 0 only.
 class Bench {
  public:
@@ -73,7 +93,7 @@ class Bench {
   }
   ~Bench() {
     bao_device_close(device);
-    for (void* m : memories_) std::free(m);
+    for (bao_handle file : files_) bao_file_close(file);
   }
   Bench(const Bench&) = delete;
 
@@ -93,14 +113,16 @@ class Bench {
   View rows(int32_t d1, int32_t d2, int32_t dtype = BAO_F32) { return view(BAO_ROWS_STEP, options.max_rows, d1, d2, dtype); }
   View outputs(int32_t d1, int32_t d2, int32_t dtype = BAO_F32) { return view(BAO_ROWS_OUTPUT, options.max_outputs, d1, d2, dtype); }
 
-  // [experts][rows][columns] of raw bytes in a file map of its own.
+  // [experts][rows][columns] of raw bytes, through a file of its own that is gone from the disk once it is mapped.
   bao_handle weight(int32_t dtype, const void* bytes, size_t size, int32_t rows, int32_t columns, int32_t experts, int32_t use) {
-    size_t whole = (size + 16383) / 16384 * 16384;
-    void* memory = std::aligned_alloc(16384, whole);
-    std::memset(memory, 0, whole);
-    std::memcpy(memory, bytes, size);
-    memories_.push_back(memory);
-    bao_handle map = must(bao_map_create(device, double(reinterpret_cast<uintptr_t>(memory)), double(whole)), "bao_map_create");
+    std::string path = std::string(std::getenv("TMPDIR") ? std::getenv("TMPDIR") : "/tmp") + "/bao-test-XXXXXX";
+    int fd = mkstemp(path.data());
+    if (fd < 0 || write(fd, bytes, size) != ssize_t(size)) std::printf("cannot write %s\n", path.c_str()), std::exit(2);
+    close(fd);
+    bao_handle file = must(bao_file_open(path.c_str()), "bao_file_open");
+    unlink(path.c_str());
+    files_.push_back(file);
+    bao_handle map = must(bao_map_create(device, bao_file_address(file), bao_file_bytes(file)), "bao_map_create");
     return must(bao_weight_create(device, map, 0, dtype, rows, columns, experts, use), "bao_weight_create");
   }
   bao_handle matrix(const std::vector<float>& values, int32_t rows, int32_t columns, int32_t experts = 1, int32_t use = BAO_USE_MATMUL | BAO_USE_ROWS) {
@@ -176,7 +198,7 @@ class Bench {
  private:
   char* slot_ = nullptr;
   int32_t serial_ = 0;
-  std::vector<void*> memories_;
+  std::vector<bao_handle> files_;
 };
 
 }  // namespace harness

@@ -1,10 +1,14 @@
 // Choice of experts and the weighted sum over them. The fused matmul forms call topk_softmax_row and repeat moe_sum's chain.
 
-// The k largest logits of a row, largest first, ties to the lower id, NaN as -infinity; and their softmax. keys: `experts` floats of room.
+// The k largest logits of a row, largest first, ties to the lower id, NaN below -infinity; and their softmax. keys: `experts` floats of room.
 void topk_softmax_row(int32_t* ids, float* weights, const float* logits, int32_t experts, int32_t k, int32_t renormalise, float* keys) {
   for (int32_t i = 0; i < experts; i++) keys[i] = logits[i] == logits[i] ? logits[i] : LOWEST;
   for (int32_t s = 0; s < k; s++) {
     int64_t best = index_of(keys, experts, max_of(keys, experts));
+    if (best >= 0 && logits[best] != logits[best]) {  // only -infinities and NaN are left, one key for both: -infinities first
+      for (int64_t i = best + 1; i < experts; i++)
+        if (keys[i] == LOWEST && logits[i] == LOWEST) { best = i; break; }
+    }
     ids[s] = best < 0 ? 0 : int32_t(best);
     if (s == 0) weights[0] = keys[ids[0]];
     keys[ids[s]] = __builtin_nanf("");  // taken: max_of and index_of pass over it
