@@ -110,11 +110,22 @@ export class UnfusedRecorder extends Recorder {
   override moeMatmulGlu(dst: View, x: View, gate: W, up: Maybe<W>, ids: View, activation: Activation): void {
     const g = this.scratch("moe_gate", dst, dst.d1, up ? dst.d2 : 2 * dst.d2);
     this.moeMatmul(g, x, gate, ids);
-    if (!up) return this.glu(dst, g, undefined, activation);
+    if (!up) { // glu splits a whole row in halves, so that it takes one slot at a time
+      for (let slot = 0; slot < dst.d1; slot++) this.glu(this.slot(dst, slot), this.slot(g, slot), undefined, activation);
+      return;
+    }
     const u = this.scratch("moe_up", dst, dst.d1, dst.d2);
     this.moeMatmul(u, x, up, ids);
     this.glu(dst, g, u, activation);
   }
+  /** The view of one d1 index, kept as long as this recorder. */
+  private slot(view: View, index: number): View {
+    const key = `${view.handle} ${index}`;
+    let part = this.#slots.get(key);
+    if (!part) this.#slots.set(key, part = view.buffer.view(view.rowsOf, view.d0, 1, view.d2, { offsetBytes: view.offsetBytes + index * view.d2 * 4, rowStrideBytes: view.rowStrideBytes }));
+    return part;
+  }
+  readonly #slots = new Map<string, View>();
   override moeMatmulSum(dst: View, x: View, w: W, ids: View, weights: View): void {
     const y = this.scratch("moe_down", x, x.d1, (w as Weight).shape.rows);
     this.moeMatmul(y, x, w, ids);
