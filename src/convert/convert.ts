@@ -14,6 +14,9 @@ import { tensorStream } from "./stream.ts";
 import { noTokenizer, tokenizerMetadata } from "./tokenizer.ts";
 import { chooseTypes, type FileType } from "./types.ts";
 
+/** How often other work of this thread gets a turn: signals, timers, a progress display. */
+const REST_MS = 50;
+
 export interface ConvertOptions {
   /** Folder with config.json, safetensors files and, if the model has one, tokenizer.json. */
   readonly source: string;
@@ -82,7 +85,7 @@ export async function convertCheckpoint(options: ConvertOptions): Promise<Conver
   for (const { name, shape } of plan.tensors) totalBytes += writer.declare({ name, shape, type: types.get(name) as GgmlTypeName });
 
   const tally = new ErrorTally();
-  let bytes = 0, parameters = 0;
+  let bytes = 0, parameters = 0, rested = performance.now();
   for (const [i, tensor] of plan.tensors.entries()) {
     const target = ggmlType(types.get(tensor.name) as GgmlTypeName);
     const elements = tensor.shape.reduce((a, b) => a * b, 1);
@@ -92,11 +95,13 @@ export async function convertCheckpoint(options: ConvertOptions): Promise<Conver
       writer.write(tensor.name, piece);
       bytes += piece.byteLength;
       options.onProgress?.({ tensor: tensor.name, index: i + 1, tensors: plan.tensors.length, bytes, totalBytes });
+      if (performance.now() - rested < REST_MS) continue;
+      await Bun.sleep(0);
+      options.signal?.throwIfAborted();
+      rested = performance.now();
     }
-    // Lets timers, signals and a progress display run: everything above is synchronous.
-    await Bun.sleep(0);
-    options.signal?.throwIfAborted();
   }
+  options.signal?.throwIfAborted();
   writer.finish();
   return { path: output, type, bytes: statSync(output).size, tensors: plan.tensors.length, parameters, types: tally.report(), notices };
 }

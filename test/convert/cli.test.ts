@@ -1,0 +1,44 @@
+// The convert command as yargs runs it: the report on stdout, notices on stderr, and what it refuses.
+import { expect, test } from "bun:test";
+import { join } from "node:path";
+import { openGguf } from "../../src/gguf/index.ts";
+import { Folder, prefixed, randomWeights, tiny } from "./checkpoints.ts";
+
+const command = join(import.meta.dir, "../../src/cli/convert.ts"), failure = join(import.meta.dir, "../../src/cli/failure.ts");
+/** Runs the command alone, without the program around it. */
+const program = `import yargs from "yargs"; import { convertCommand } from ${JSON.stringify(command)}; import { report } from ${JSON.stringify(failure)};
+try { await yargs(process.argv.slice(1)).command(convertCommand).strict().fail((m, e) => { throw e ?? new Error(m); }).parseAsync(); } catch (e) { process.exitCode = report(e); }`;
+
+function run(...args: string[]): { code: number; out: string; err: string } {
+  const child = Bun.spawnSync([process.execPath, "-e", program, "--", "convert", ...args]);
+  return { code: child.exitCode, out: child.stdout.toString(), err: child.stderr.toString() };
+}
+
+test("converts, reports, replaces only with --force", () => {
+  using folder = new Folder();
+  const source = folder.checkpoint(tiny("moe"), randomWeights(prefixed(tiny("moe")), "BF16")), output = folder.file("m.gguf");
+  const first = run(source, "-o", output, "--type", "BF16", "--name", "Small", "--meta", "general.license=mit", "--meta", "x.y:u32=3");
+  expect([first.code, first.out.split("\n")[0]]).toEqual([0, expect.stringMatching(/m\.gguf: bf16, .* MB, \d+ tensors, .* M parameters$/)]);
+  expect(first.out).toMatch(/BF16 +\d+ tensors .* exact/);
+  expect(first.err).toContain("no tokenizer.json");
+  const m = openGguf(output).metadata;
+  expect([m.string("general.name"), m.string("general.license"), m.u32("x.y")]).toEqual(["Small", "mit", 3]);
+  const second = run(source, "-o", output, "--type", "f32");
+  expect([second.code, second.out]).toEqual([2, ""]);
+  expect(second.err).toContain("--force");
+  const third = run(source, "-o", output, "--type", "f32", "--force", "--json");
+  expect([third.code, JSON.parse(third.out).type, openGguf(output).metadata.u32("general.file_type")]).toEqual([0, "f32", 0]);
+}, 30_000);
+
+test("mistakes end with the exit code of their kind", () => {
+  using folder = new Folder();
+  const output = folder.file("m.gguf");
+  const source = folder.checkpoint(tiny("moe", { hidden_size: 128 }), randomWeights(prefixed(tiny("moe")), "BF16"));
+  for (const [code, words, args] of [
+    [2, "no config.json", [folder.path, "-o", output]], [2, "q4km", [source, "-o", output, "--type", "q4km"]], [2, "--meta", [source, "-o", output, "--meta", "x"]],
+    [2, "cannot be read", [source, "-o", output, "--chat-template", folder.file("none")]], [3, "has shape", [source, "-o", output, "--type", "f32"]],
+  ] as [number, string, string[]][]) {
+    const { code: found, err } = run(...args);
+    expect([args.slice(1), found, err]).toEqual([args.slice(1), code, expect.stringContaining(words)]);
+  }
+}, 30_000);
