@@ -6,10 +6,24 @@ interface Variable { readonly type: "path" | "flag" | "text"; readonly descripti
 export const VARIABLES = {
   BAO_KERNELS: { type: "path", description: "Folder that holds the kernel libraries (default: build/ of the package)" },
   BAO_TRACE: { type: "flag", description: "1 = count and time FFI calls, submits and waits, and print time per op at the end" },
+  CXX: { type: "text", description: "C++ compiler that builds a missing CPU library (default: g++, c++ or clang++)" },
+  NO_COLOR: { type: "flag", description: "Any value = no colours" },
+  FORCE_COLOR: { type: "flag", description: "1 = colours even when the output is no terminal" },
+  TERM: { type: "text", description: "dumb = no colours and no progress bars" },
 } as const satisfies Record<string, Variable>;
 
 /** Value of each variable at the time of reading; undefined when unset or empty, and for flags when "0". */
 export const env: { readonly [K in keyof typeof VARIABLES]: string | undefined } = {
   get BAO_KERNELS() { return process.env["BAO_KERNELS"] || undefined; },
-  get BAO_TRACE() { const v = process.env["BAO_TRACE"]; return v && v !== "0" ? v : undefined; },
+  get BAO_TRACE() { return flag("BAO_TRACE"); },
+  get CXX() { return process.env["CXX"] || undefined; },
+  // no-color.org: present and not empty, whatever the value.
+  get NO_COLOR() { return process.env["NO_COLOR"] || undefined; },
+  get FORCE_COLOR() { return flag("FORCE_COLOR"); },
+  get TERM() { return process.env["TERM"] || undefined; },
 };
+
+function flag(name: string): string | undefined {
+  const value = process.env[name];
+  return value && value !== "0" ? value : undefined;
+}

@@ -28,6 +28,12 @@ export interface GenerateOptions extends SamplingOptions {
   ignoreStop?: boolean;
 }
 
+/** What callers in the engine's own thread may ask for besides. */
+export interface LocalGenerateOptions extends GenerateOptions {
+  /** Called after every prefill step with the prompt tokens in the cache and their total. */
+  onPrefill?: (done: number, total: number) => void;
+}
+
 export interface Usage {
   promptTokens: number;
   /** Prompt tokens that were in the cache already. */
@@ -69,7 +75,7 @@ function fileSampling(model: LocalModel): SamplingOptions {
 }
 
 /** Generates an answer in `session`, whose cache is reused for whatever the prompt shares with it. Yields parts, a finish part last. */
-export async function* generateParts(model: LocalModel, session: Session, prompt: Prompt, options: GenerateOptions = {}): AsyncGenerator<StreamPart, void> {
+export async function* generateParts(model: LocalModel, session: Session, prompt: Prompt, options: LocalGenerateOptions = {}): AsyncGenerator<StreamPart, void> {
   const { tokenizer } = model, { signal } = options, { vocabulary } = model.runner.config;
   const maxTokens = options.maxTokens ?? Infinity;
   if (!(maxTokens >= 1)) throw new UsageError("bad_option", `maxTokens: expected 1 or more, found ${options.maxTokens}`);
@@ -78,7 +84,7 @@ export async function* generateParts(model: LocalModel, session: Session, prompt
   const sampling = resolveSampling({ ...options, ...(bias ? { logitBias: bias } : {}) }, vocabulary, fileSampling(model));
   const { ids, opensThought } = encodePrompt(model, prompt, options);
   const text = tokenizer.model !== "none";
-  const parts = new PartStream(tokenizer, { inThought: opensThought });
+  const parts = text ? new PartStream(tokenizer, { inThought: opensThought }) : undefined;
   const stops = new StopStrings(typeof options.stop === "string" ? [options.stop] : options.stop ?? []);
   const usage: Usage = { promptTokens: ids.length, cachedTokens: 0, completionTokens: 0, prefillMs: 0, decodeMs: 0 };
   let reason: FinishReason = "length", called = false;
@@ -96,7 +102,7 @@ export async function* generateParts(model: LocalModel, session: Session, prompt
   const start = Bun.nanoseconds();
   let decodeStart = start;
   try {
-    const first = await session.prefill(ids, { signal, sampling });
+    const first = await session.prefill(ids, { signal, sampling, onProgress: options.onPrefill });
     usage.cachedTokens = first.reused;
     decodeStart = Bun.nanoseconds();
     usage.prefillMs = (decodeStart - start) / 1e6;
@@ -105,7 +111,7 @@ export async function* generateParts(model: LocalModel, session: Session, prompt
       usage.completionTokens++;
       if (sampling.logprobs >= 0) yield { type: "token", id: drawn.id, text: text ? tokenizer.piece(drawn.id) : "", logprob: drawn.logprob!, top: drawn.top! };
       if (!options.ignoreStop && tokenizer.stopIds.has(drawn.id)) { reason = "stop"; break; }
-      if (text) yield* emit(parts.push(drawn.id)); else yield { type: "text", text: `${drawn.id} ` };
+      if (parts) yield* emit(parts.push(drawn.id)); else yield { type: "text", text: `${drawn.id} ` };
       if (stops.stopped !== undefined) { reason = "stop"; break; }
       if (usage.completionTokens >= maxTokens || session.full) break;
       signal?.throwIfAborted();
@@ -114,7 +120,7 @@ export async function* generateParts(model: LocalModel, session: Session, prompt
     if (!(signal?.aborted && e === signal.reason) || options.onAbort !== "stop") throw e;
     reason = "abort";
   }
-  if (text && stops.stopped === undefined) {
+  if (parts && stops.stopped === undefined) {
     yield* emit(parts.end());
     const rest = stops.end();
     if (rest !== "") yield { type: "text", text: rest };

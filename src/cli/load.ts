@@ -1,0 +1,41 @@
+// Loads the model that a command names, with the device chosen and the kernel library built if need be. Says on stderr what a user should know.
+import { basename } from "node:path";
+import { chooseDevice, type DeviceChoice } from "../engine/choose.ts";
+import { embeddedModel } from "../engine/embedded.ts";
+import { LocalModel, type LoadOptions } from "../engine/model.ts";
+import type { BackendName } from "../native/library.ts";
+import { ensureKernels } from "./kernels.ts";
+import { loadOptions, type ModelArguments } from "./options.ts";
+import { colours, noteLine } from "./output.ts";
+import { busyLine } from "./progress.ts";
+
+export interface Loaded extends Disposable {
+  readonly model: LocalModel;
+  readonly path: string;
+  readonly embedded: boolean;
+  readonly choice: DeviceChoice;
+}
+
+/** The path that --model names, or the embedded model, which is said on stderr. */
+export function modelPath(model: string | undefined): { path: string; embedded: boolean } {
+  if (model !== undefined) return { path: model, embedded: false };
+  const path = embeddedModel();
+  noteLine(colours(2).dim("bao: no --model given, using the embedded demo model (a small story teller)"));
+  return { path, embedded: true };
+}
+
+/** Opens, checks and loads. `extra` overrides what the arguments say. */
+export async function loadModel(args: ModelArguments, named: { path: string; embedded: boolean }, extra: LoadOptions = {}): Promise<Loaded> {
+  await ensureKernels();
+  const choice = chooseDevice(args.device as "auto" | BackendName), c = colours(2);
+  for (const warning of choice.warnings) noteLine(`${c.yellow("bao: warning:")} ${warning}`);
+  const options = loadOptions(args);
+  const { path } = named;
+  let model: LocalModel;
+  {
+    using _busy = busyLine(`loading ${basename(path)}`);
+    model = await LocalModel.load(path, { ...options, ...extra, device: { ...options.device, ...extra.device, backend: choice.backend } });
+  }
+  for (const warning of model.tokenizer.warnings) noteLine(`${c.yellow("bao: warning:")} ${warning}`);
+  return { model, ...named, choice, [Symbol.dispose]: () => model.dispose() };
+}
