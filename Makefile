@@ -133,8 +133,9 @@ $(OBJ)/kernels/metal/%.o: kernels/metal/%.mm $(METAL_SHADERS)
 # ---- TypeScript
 
 node_modules: package.json
-	@command -v npm >/dev/null || { echo "node_modules: npm was not found; or run 'bun install' and make again" >&2; exit 1; }
-	npm install --no-audit --no-fund --loglevel=error
+	@if command -v npm >/dev/null; then npm install --no-audit --no-fund --loglevel=error; \
+	elif command -v bun >/dev/null; then bun install --silent; \
+	else echo "node_modules: neither npm nor bun was found: install one of them" >&2; exit 1; fi
 	@touch node_modules
 
 demo: node_modules cpu
@@ -146,15 +147,26 @@ test: node_modules cpu
 bench: node_modules cpu
 	$(BUN) run bench
 
-fuzz: node_modules cpu
-	$(BUN) run test/fuzz/run.ts
+# Random input by count, so that it ends; the C++ ones are also libFuzzer targets.
+FUZZ_RUNS ?= 20000
+FUZZ_NATIVE := $(patsubst test/fuzz/%.cpp,$(BUILD)/fuzz/%,$(wildcard test/fuzz/*_fuzz.cpp))
+FUZZ_CONVERSIONS := kernels/cpu/dequantize.cpp $(wildcard kernels/cpu/quantize*.cpp)
+
+fuzz: node_modules cpu $(FUZZ_NATIVE)
+	@for program in $(FUZZ_NATIVE); do echo "$$program $(FUZZ_RUNS)"; $$program $(FUZZ_RUNS) || exit 1; done
+	$(if $(wildcard test/fuzz/*.test.ts),$(BUN) test test/fuzz)
+
+$(BUILD)/fuzz/%: test/fuzz/%.cpp $(FUZZ_CONVERSIONS)
+	@mkdir -p $(@D)
+	@echo "compile $<"
+	$(Q)$(CXX) -O1 -g -fsanitize=address,undefined $(CPU_FLAGS) $(BASE_ISA) -DBAO_FUZZ_MAIN -o $@ $< $(FUZZ_CONVERSIONS)
 
 # ---- C++ tests
 
 NATIVE_TESTS := $(patsubst test/kernels/%.cpp,$(BUILD)/test/%,$(wildcard test/kernels/*_test.cpp))
 
 test-native: $(NATIVE_TESTS)
-	@for program in $(NATIVE_TESTS); do echo "$$program"; $$program test/fixtures/quants || exit 1; done
+	@for program in $(NATIVE_TESTS); do echo "$$program"; $$program || exit 1; done
 
 # They look inside the library, so they are linked with its objects and not with the library.
 $(BUILD)/test/%: test/kernels/%.cpp $(CPU_OBJECTS)

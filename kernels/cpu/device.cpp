@@ -81,14 +81,19 @@ int32_t supports(int32_t op, int32_t dtype, int32_t d0, int32_t d1) {
       int32_t block = block_elements(dtype);
       if (block == 0) return fail(BAO_UNSUPPORTED, 3, f, "type %d is no weight type of this library", dtype), 0;
       if (d0 % block != 0) return fail(BAO_UNSUPPORTED, 4, f, "%d columns are no multiple of the %d elements of a %s block", d0, block, dtype_name(dtype)), 0;
+      if (op == BAO_OP_ROUTER && d1 > 1024) return fail(BAO_UNSUPPORTED, 5, f, "%d experts, expected at most 1024", d1), 0;
       return 1;
     }
     case BAO_OP_KV_APPEND: case BAO_OP_HEAD_NORM_ROPE_APPEND: case BAO_OP_ATTENTION: {
       if (dtype != BAO_F32 && dtype != BAO_F16 && dtype != BAO_Q8_0) return fail(BAO_UNSUPPORTED, 3, f, "KV type %d, expected F32, F16 or Q8_0", dtype), 0;
       int32_t multiple = dtype == BAO_Q8_0 ? 32 : 2;
-      if (d0 % multiple != 0 || d0 > 4096) return fail(BAO_UNSUPPORTED, 4, f, "head_dim %d, expected a multiple of %d up to 4096", d0, multiple), 0;
+      int32_t most = op == BAO_OP_KV_APPEND ? 4096 : 1024;
+      if (d0 % multiple != 0 || d0 > most) return fail(BAO_UNSUPPORTED, 4, f, "head_dim %d, expected a multiple of %d up to %d", d0, multiple, most), 0;
       return 1;
     }
+    case BAO_OP_TOPK_SOFTMAX:
+      if (d0 > 1024) return fail(BAO_UNSUPPORTED, 4, f, "%d experts, expected at most 1024", d0), 0;
+      return 1;
     default: return 1;
   }
 }
