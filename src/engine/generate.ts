@@ -78,14 +78,16 @@ function fileSampling(model: LocalModel): SamplingOptions {
 export async function* generateParts(model: LocalModel, session: Session, prompt: Prompt, options: LocalGenerateOptions = {}): AsyncGenerator<StreamPart, void> {
   const { tokenizer } = model, { signal } = options, { vocabulary } = model.runner.config;
   const maxTokens = options.maxTokens ?? Infinity;
-  if (!(maxTokens >= 1)) throw new UsageError("bad_option", `maxTokens: expected 1 or more, found ${options.maxTokens}`);
+  if (!(maxTokens >= 1) || (maxTokens !== Infinity && !Number.isInteger(maxTokens))) throw new UsageError("bad_option", `maxTokens: expected a whole number from 1, found ${options.maxTokens}`);
+  const stopTexts = typeof options.stop === "string" ? [options.stop] : options.stop ?? [];
+  if (stopTexts.includes("")) throw new UsageError("bad_option", "stop: an empty text would end every answer at once", "Leave it out.");
   const bias = tokenizer.suppressIds.length === 0 ? options.logitBias
     : new Map([...tokenizer.suppressIds.map((id): [number, number] => [id, -Infinity]), ...(options.logitBias ?? [])]);
   const sampling = resolveSampling({ ...options, ...(bias ? { logitBias: bias } : {}) }, vocabulary, fileSampling(model));
   const { ids, opensThought } = encodePrompt(model, prompt, options);
   const text = tokenizer.model !== "none";
   const parts = text ? new PartStream(tokenizer, { inThought: opensThought }) : undefined;
-  const stops = new StopStrings(typeof options.stop === "string" ? [options.stop] : options.stop ?? []);
+  const stops = new StopStrings(stopTexts);
   const usage: Usage = { promptTokens: ids.length, cachedTokens: 0, completionTokens: 0, prefillMs: 0, decodeMs: 0 };
   let reason: FinishReason = "length", called = false;
 
@@ -125,7 +127,6 @@ export async function* generateParts(model: LocalModel, session: Session, prompt
     const rest = stops.end();
     if (rest !== "") yield { type: "text", text: rest };
   }
-  session.snapshot();
   usage.decodeMs = (Bun.nanoseconds() - decodeStart) / 1e6;
   yield { type: "finish", reason: called && reason === "stop" ? "tool_calls" : reason, ...(stops.stopped === undefined ? {} : { stop: stops.stopped }), usage };
 }

@@ -2,7 +2,7 @@
 import { BaoError, DisposedError, UsageError } from "../errors.ts";
 import type { GgufFile } from "../gguf/index.ts";
 import { PageAllocator } from "../kv/pages.ts";
-import { SequencePages, type KvStore } from "../kv/sequence.ts";
+import { SequencePages, type KvStore, type PageDelta } from "../kv/sequence.ts";
 import { Activations } from "../model/activations.ts";
 import { kvKinds, type ModelConfig } from "../model/config.ts";
 import { planRun, poolPages, type RunPlan } from "../model/estimate.ts";
@@ -18,6 +18,8 @@ import { StepwiseForward, type OpReport } from "./stepwise.ts";
 
 const SLOTS = 3;
 const WAIT_MS = 20;
+/** Messages, timers and signals of this thread wait no longer than this plus one step or WAIT_MS. */
+const TURN_NS = 5e6;
 /** Ids of a sequence that penalties look at. */
 const HISTORY = 64;
 
@@ -79,6 +81,8 @@ export class Runner implements Disposable {
   #slot = 0;
   #disposed = false;
   #running = false;
+  /** When this thread's event loop last had a turn. */
+  #turn = 0;
   #last: Promise<void> = Promise.resolve();
 
   constructor(readonly file: GgufFile, options: RunnerOptions = {}) {
@@ -171,7 +175,8 @@ export class Runner implements Disposable {
 
   /**
    * Runs one step over the entries (at most one an open sequence; rows <= plan.chunk; outputs <= plan.outputs) and waits for it, yielding to the
-   * event loop every 20 ms. When `cancelled` says so, the step ends early, no sequence moves on, and "cancelled" is returned.
+   * event loop every 20 ms, and between short steps. When `cancelled` says so, the step ends early, no sequence moves on, and "cancelled" is returned.
+   * A batch that cannot run is refused whole (UsageError `context_length_exceeded`, ResourceError `kv_full`, BaoError): no sequence has changed then.
    */
   async run(entries: readonly BatchEntry[], cancelled: () => boolean = () => false): Promise<StepResult[] | "cancelled"> {
     // Steps of several callers queue up: each takes its turn, in order of arrival.
@@ -182,6 +187,9 @@ export class Runner implements Disposable {
     this.#running = true;
     try {
       if (this.#disposed) throw new DisposedError("Runner");
+      // Steps shorter than WAIT_MS would go on in microtasks for ever: no abort, timer or second request would be heard.
+      if (Bun.nanoseconds() - this.#turn > TURN_NS) await this.#yield();
+      if (cancelled()) return "cancelled";
       return await this.#run(entries, cancelled);
     } finally {
       this.#running = false;
@@ -199,12 +207,31 @@ export class Runner implements Disposable {
   async #run(entries: readonly BatchEntry[], cancelled: () => boolean): Promise<StepResult[] | "cancelled"> {
     const slotNumber = this.#slot, slot = this.#step.slots[slotNumber]!;
     this.#slot = (slotNumber + 1) % SLOTS;
-    const results = this.#fill(slot, entries);
+    this.#check(entries);
+    for (const e of entries) e.sequence.pages.reserve(rowsOf(e));
+    const deltas = entries.map((e) => e.sequence.pages.takeDeltas());
+    try {
+      return await this.#submit(slotNumber, slot, entries, deltas, cancelled);
+    } catch (e) {
+      // Whether or not the device has taken them, sending them again is right.
+      entries.forEach((entry, i) => entry.sequence.pages.returnDeltas(deltas[i]!));
+      throw e;
+    }
+  }
+
+  async #submit(slotNumber: number, slot: StepSlot, entries: readonly BatchEntry[], deltas: readonly PageDelta[][], cancelled: () => boolean): Promise<StepResult[] | "cancelled"> {
+    const results = this.#fill(slot, entries, deltas);
     const draws = entries.some((e) => e.sampling);
     const streams = this.#stepwise ? this.#stepwise.streams : [this.#forward];
     let ended: "done" | "cancelled" = "done";
     for (const stream of [...streams, ...(draws ? [this.#sample] : [])]) {
-      stream.submit(slotNumber);
+      try {
+        stream.submit(slotNumber);
+      } catch (e) {
+        // The forward pass may be under way already: the slot is its own until it ends.
+        if (stream === this.#sample && !this.#stepwise) await this.#wait(this.#forward, slotNumber, slot, () => true);
+        throw e;
+      }
       // Stepwise diagnostics look at each op's outputs before the next one overwrites them.
       if (this.#stepwise) {
         ended = await this.#wait(stream, slotNumber, slot, cancelled);
@@ -224,8 +251,7 @@ export class Runner implements Disposable {
       return "cancelled";
     }
     return entries.map((e, i): StepResult => {
-      const count = e.ids === "next" ? 1 : e.ids.length;
-      e.sequence.pages.commit(count);
+      e.sequence.pages.commit(rowsOf(e));
       const first = results[i]!.first, last = results[i]!.last;
       if (!e.sampling) return { outputRow: first };
       const drawn = readResult(slot, last, e.sampling.logprobs >= 0);
@@ -238,24 +264,43 @@ export class Runner implements Disposable {
     for (;;) {
       const state = stream.wait(slotNumber, WAIT_MS);
       if (state !== "pending") return state;
-      await new Promise((resolve) => setImmediate(resolve));
+      await this.#yield();
       if (cancelled()) slot.header[BAO.HEADER_CANCEL] = slot.header[BAO.HEADER_SERIAL]!;
     }
   }
 
-  /** Fills a slot; gives each entry's first and last output row (-1 = none). */
-  #fill(slot: StepSlot, entries: readonly BatchEntry[]): { first: number; last: number }[] {
-    let rows = 0, outputs = 0, pageDeltas = 0, sequenceDeltas = 0, bias = 0;
-    const places = entries.map((e) => {
-      const { sequence } = e, start = sequence.pages.length;
-      const count = e.ids === "next" ? 1 : e.ids.length;
+  async #yield(): Promise<void> {
+    await new Promise((resolve) => setImmediate(resolve));
+    this.#turn = Bun.nanoseconds();
+  }
+
+  /** Throws when a batch cannot run, before anything has changed. */
+  #check(entries: readonly BatchEntry[]): void {
+    const { context, chunk, outputs: maxOutputs } = this.plan, seen = new Set<Sequence>();
+    let rows = 0, outputs = 0;
+    for (const e of entries) {
+      const { pages, ids } = e.sequence, count = rowsOf(e);
       if (count === 0) throw new BaoError("empty_batch", "An entry of a batch has no ids");
-      if (start + count > this.plan.context) {
-        throw new UsageError("context_length_exceeded", `${start + count} tokens do not fit the context of ${this.plan.context}`, "Use a larger --ctx, or a shorter prompt.");
+      if (seen.has(e.sequence)) throw new BaoError("bad_batch", "A sequence has two entries in one batch");
+      seen.add(e.sequence);
+      if (e.ids === "next" && ids.length <= pages.length) throw new BaoError("bad_batch", "No token was drawn that could run next");
+      if (e.sampling && e.logits === "none") throw new BaoError("bad_batch", "A token cannot be drawn without logits");
+      if (pages.length + count > context) {
+        throw new UsageError("context_length_exceeded", `${pages.length + count} tokens do not fit the context of ${context}`, "Use a larger --ctx, or a shorter prompt.");
       }
-      if (rows + count > this.plan.chunk) throw new BaoError("batch_too_large", `A step takes ${this.plan.chunk} rows`);
-      sequence.pages.reserve(count);
-      for (const d of sequence.pages.takeDeltas()) slot.pageDelta.set([d.table, sequence.slot, d.index, d.page], pageDeltas++ * 4);
+      rows += count;
+      outputs += e.logits === "all" ? count : e.logits === "last" ? 1 : 0;
+    }
+    if (rows > chunk) throw new BaoError("batch_too_large", `A step takes ${chunk} rows`);
+    if (outputs > maxOutputs) throw new BaoError("batch_too_large", `A step takes ${maxOutputs} rows with logits`);
+  }
+
+  /** Fills a slot; gives each entry's first and last output row (-1 = none). */
+  #fill(slot: StepSlot, entries: readonly BatchEntry[], deltas: readonly (readonly PageDelta[])[]): { first: number; last: number }[] {
+    let rows = 0, outputs = 0, pageDeltas = 0, sequenceDeltas = 0, bias = 0;
+    const places = entries.map((e, n) => {
+      const { sequence } = e, start = sequence.pages.length, count = rowsOf(e);
+      for (const d of deltas[n]!) slot.pageDelta.set([d.table, sequence.slot, d.index, d.page], pageDeltas++ * 4);
       if (e.ids !== "next") {
         sequence.ids.length = start; // ids drawn but not yet run are replaced by explicit ones
         for (let i = 0; i < count; i++) sequence.ids.push(e.ids[i]!);
@@ -266,7 +311,6 @@ export class Runner implements Disposable {
         slot.rowId[rows] = e.ids === "next" ? -1 : e.ids[i]!;
         slot.rowPosition[rows] = e.ids === "next" ? -1 : start + i;
         if (e.logits === "all" || (e.logits === "last" && i === count - 1)) {
-          if (outputs === this.plan.outputs) throw new BaoError("batch_too_large", `A step takes ${this.plan.outputs} rows with logits`);
           if (first < 0) first = outputs;
           const last = i === count - 1;
           bias = writeSampler(slot, outputs, last && e.sampling ? e.sampling : GREEDY, bias, !(last && e.sampling));
@@ -329,4 +373,5 @@ export class Runner implements Disposable {
   [Symbol.dispose](): void { this.dispose(); }
 }
 
+const rowsOf = (e: BatchEntry): number => (e.ids === "next" ? 1 : e.ids.length);
 const GREEDY: Sampling = { temperature: 0, topK: 0, topP: 1, minP: 0, repetitionPenalty: 1, presencePenalty: 0, frequencyPenalty: 0, seed: 0, logitBias: new Map(), logprobs: -1 };

@@ -46,6 +46,9 @@ export class Session implements Disposable {
     }
     options.signal?.throwIfAborted();
     const reused = this.#reuse(ids);
+    // The place where this prompt leaves the former ones: an edited last turn comes back to it, when the window may have moved on. A prompt that
+    // merely comes again (one token to run) has its own end as a snapshot already.
+    if (ids.length - reused > 1) this.snapshot();
     const cancelled = (): boolean => options.signal?.aborted ?? false;
     let drawn: Drawn | undefined;
     for (let at = reused; at < ids.length; at += plan.chunk) {
@@ -73,7 +76,7 @@ export class Session implements Disposable {
   /** Remembers the present length, so that a later prompt with the same beginning can go on from here. */
   snapshot(): void {
     const pages = this.#sequence.pages;
-    if (this.#snapshots.at(-1)?.length === pages.length) return;
+    if (pages.length === 0 || this.#snapshots.at(-1)?.length === pages.length) return;
     while (this.#snapshots.length >= SNAPSHOTS) pages.drop(this.#snapshots.shift()!);
     this.#snapshots.push(pages.snapshot());
   }
@@ -90,15 +93,20 @@ export class Session implements Disposable {
     let common = 0;
     const limit = Math.min(ids.length - 1, pages.length);
     while (common < limit && ids[common] === own[common]) common++;
-    this.#dropSnapshots(common);
-    if (pages.canRewind(common)) pages.rewind(common);
+    let reached = 0, from: Snapshot | undefined;
+    if (pages.canRewind(common)) reached = common;
     else {
-      // Pages behind the window are gone: only a snapshot still holds the ones that a query at its length can reach.
-      const snapshot = this.#snapshots.at(-1);
-      if (snapshot) pages.restore(snapshot); else pages.rewind(0);
+      // Pages behind the window are gone: only a snapshot still holds the ones that a query at its length, or shortly before, can see.
+      for (const s of this.#snapshots) {
+        const length = s.length <= common ? s.length : pages.canRestore(s, common) ? common : 0;
+        if (length > reached) { reached = length; from = s; }
+      }
     }
-    own.length = pages.length;
-    return pages.length;
+    if (from) pages.restore(from);
+    pages.rewind(reached);
+    this.#dropSnapshots(reached);
+    own.length = reached;
+    return reached;
   }
   #dropSnapshots(beyond: number): void {
     this.#snapshots = this.#snapshots.filter((s) => {

@@ -34,7 +34,12 @@ export class SequencePages {
         const partial = Math.trunc(this.length / PAGE_TOKENS), inPage = this.length % PAGE_TOKENS;
         if (inPage > 0 && table[partial]! >= 0 && s.allocator.shared(table[partial]!)) {
           const copy = s.allocator.take();
-          s.copyPage(copy, table[partial]!, inPage);
+          try {
+            s.copyPage(copy, table[partial]!, inPage);
+          } catch (e) {
+            s.allocator.release(copy);
+            throw e;
+          }
           s.allocator.release(table[partial]!);
           this.#set(s, partial, copy);
         }
@@ -49,14 +54,17 @@ export class SequencePages {
       throw e;
     }
   }
-  /** The step that wrote `tokens` tokens has ended: they count, and pages wholly behind the window are let go. */
+  /**
+   * The step that wrote `tokens` tokens has ended: they count, and pages wholly behind the window are let go. One token more than the window needs
+   * stays: a prompt that comes again runs its last token again, so that its end must be reachable from one token before it.
+   */
   commit(tokens: number): void {
     this.length += tokens;
     for (const s of this.stores) {
       if (s.kind.window === 0) continue;
-      const firstVisible = Math.max(0, this.length - s.kind.window + 1);
+      const firstKept = Math.max(0, this.length - s.kind.window);
       const table = this.#table(s);
-      for (let i = Math.trunc(firstVisible / PAGE_TOKENS) - 1; i >= 0 && table[i]! >= 0; i--) {
+      for (let i = Math.trunc(firstKept / PAGE_TOKENS) - 1; i >= 0 && table[i]! >= 0; i--) {
         s.allocator.release(table[i]!);
         this.#set(s, i, -1);
       }
@@ -64,10 +72,13 @@ export class SequencePages {
   }
   /** Whether going back to `length` tokens leaves every page that attention can reach. */
   canRewind(length: number): boolean {
-    return length <= this.length && this.stores.every((s) => {
-      const table = this.#table(s), from = s.kind.window === 0 ? 0 : Math.max(0, length - s.kind.window + 1);
-      for (let i = Math.trunc(from / PAGE_TOKENS); i < pagesFor(length); i++) if (table[i]! < 0) return false;
-      return true;
+    return length <= this.length && this.stores.every((s) => reaches(s, length, (i) => this.#table(s)[i]! >= 0));
+  }
+  /** Whether `restore(snapshot)` and then `rewind(length)` leaves every page that attention can reach. */
+  canRestore(snapshot: Snapshot, length: number): boolean {
+    return length <= snapshot.length && this.stores.every((s) => {
+      const held = new Set(snapshot.pages.get(s.kind.table)!.map((p) => p.index));
+      return reaches(s, length, (i) => held.has(i));
     });
   }
   /** Goes back to `length` tokens (see canRewind); pages beyond are let go. */
@@ -107,14 +118,31 @@ export class SequencePages {
     this.#deltas = new Map();
     return out;
   }
+  /** Puts changes back whose step was never accepted; later changes of the same entries win. */
+  returnDeltas(deltas: readonly PageDelta[]): void {
+    for (const { table, index, page } of deltas) {
+      const changes = this.#changes(table);
+      if (!changes.has(index)) changes.set(index, page);
+    }
+  }
   /** Lets every page go. */
   release(): void { this.rewind(0); }
 
   #table(s: KvStore): Int32Array { return this.#tables.get(s.kind.table)!; }
   #set(s: KvStore, index: number, page: number): void {
     this.#table(s)[index] = page;
-    let changes = this.#deltas.get(s.kind.table);
-    if (!changes) this.#deltas.set(s.kind.table, (changes = new Map()));
-    changes.set(index, page);
+    this.#changes(s.kind.table).set(index, page);
   }
+  #changes(table: number): Map<number, number> {
+    let changes = this.#deltas.get(table);
+    if (!changes) this.#deltas.set(table, (changes = new Map()));
+    return changes;
+  }
+}
+
+/** Whether all pages are there that a query at position `length` can see. */
+function reaches(s: KvStore, length: number, has: (index: number) => boolean): boolean {
+  const from = s.kind.window === 0 ? 0 : Math.max(0, length - s.kind.window + 1);
+  for (let i = Math.trunc(from / PAGE_TOKENS); i < pagesFor(length); i++) if (!has(i)) return false;
+  return true;
 }

@@ -1,4 +1,5 @@
 // Memory that a model will take, before anything is loaded: weights, KV pages (windows and shared layers counted once), activations.
+import { UsageError } from "../errors.ts";
 import type { GgufFile } from "../gguf/index.ts";
 import { pagesFor, PAGE_TOKENS } from "../kv/pages.ts";
 import type { KvType } from "../native/objects.ts";
@@ -24,11 +25,19 @@ export const SNAPSHOTS = 2;
 const BYTES_PER_VALUE: Record<KvType, number> = { f32: 4, f16: 2, q8_0: 1 + 4 / 32 };
 const align = (n: number): number => Math.ceil(n / 128) * 128;
 
-/** Default plan: the chunk is fixed from shapes alone, never from measured time. */
+/** Default plan: the chunk is fixed from shapes alone, never from measured time. Throws UsageError `bad_option` that names the option. */
 export function planRun(config: ModelConfig, options: Partial<RunPlan> = {}): RunPlan {
+  const whole = (name: string, value: number, max: number): void => {
+    if (!Number.isInteger(value) || value < 1 || value > max) throw new UsageError("bad_option", `${name}: expected a whole number from 1 to ${max}, found ${value}`);
+  };
+  if (options.context !== undefined) whole("context", options.context, 1 << 28);
+  if (options.sequences !== undefined) whole("sequences", options.sequences, 1024);
+  if (options.chunk !== undefined) whole("chunk", options.chunk, 1 << 16);
   const sequences = options.sequences ?? 1;
   const chunk = options.chunk ?? 256;
-  return { context: options.context ?? Math.min(config.contextLength, 4096), sequences, chunk, outputs: options.outputs ?? Math.max(sequences, 1), kvType: options.kvType ?? "f16" };
+  if (options.outputs !== undefined) whole("outputs", options.outputs, chunk);
+  if (options.kvType !== undefined && !Object.hasOwn(BYTES_PER_VALUE, options.kvType)) throw new UsageError("bad_option", `kvType: expected ${Object.keys(BYTES_PER_VALUE).join(", ")}, found ${options.kvType}`);
+  return { context: options.context ?? Math.min(config.contextLength, 4096), sequences, chunk, outputs: options.outputs ?? Math.min(sequences, chunk), kvType: options.kvType ?? "f16" };
 }
 
 /** Pages a pool of this kind needs: every sequence's reachable pages, one chunk more, and what its snapshots can pin. */
