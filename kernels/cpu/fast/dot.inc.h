@@ -30,6 +30,15 @@ struct TileScratch {
 template <class T> constexpr int kind_of() { return !UNSIGNED_BYTES || (SIGNED_WIDE && T::OFFSET == 128) ? 2 : T::OFFSET ? 1 : 0; }
 template <int V> constexpr int log2_of() { return V <= 1 ? 0 : 1 + log2_of<V / 2>(); }
 
+// The integer dot product of a group starts at what takes the offset off, and ends as two roundings of the float sum.
+template <int GROUP, int KIND, int SHIFT> BAO_INLINE vi dot_start(const ActBlock* a, int half) {
+  return KIND == 1 ? ishl<SHIFT>(iset(uint32_t(GROUP == 32 ? a->less32 : a->less16[half]))) : iset(0);
+}
+template <int GROUP, bool MINIMUM> BAO_INLINE vf dot_end(vf sum, vi dot, vf scale, vf minimum, const ActBlock* a, int half) {
+  sum = vfma(vfloat(dot), vmul(scale, vset1(a->d)), sum);
+  return MINIMUM ? vfma(minimum, vset1(GROUP == 32 ? a->sum32 : a->sum16[half]), sum) : sum;
+}
+
 template <int ROWS, int GROUP, bool MINIMUM, int KIND, int SHIFT>
 __attribute__((noinline)) void dot_int8(const TileScratch& t, int64_t blocks, const void* const* rows, int64_t first, float* acc) {
   const uint8_t* q = t.q;
@@ -44,7 +53,7 @@ __attribute__((noinline)) void dot_int8(const TileScratch& t, int64_t blocks, co
     unroll<32 / GROUP>([&](auto part) {
       constexpr int H = decltype(part)::value;
       vi dot[ROWS];
-      for (int r = 0; r < ROWS; r++) dot[r] = KIND == 1 ? ishl<SHIFT>(iset(uint32_t(GROUP == 32 ? a[r]->less32 : a[r]->less16[H]))) : iset(0);
+      for (int r = 0; r < ROWS; r++) dot[r] = dot_start<GROUP, KIND, SHIFT>(a[r], H);
 #pragma GCC unroll 8
       for (int i = 0; i < GROUP; i += 4) {
         vi w = iload(q);
@@ -52,16 +61,11 @@ __attribute__((noinline)) void dot_int8(const TileScratch& t, int64_t blocks, co
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; r++) dot[r] = dot4<KIND == 2>(dot[r], w, a[r]->q + H * GROUP + i);
       }
-      vf scale = vload(s);
+      vf scale = vload(s), minimum = MINIMUM ? vload(m) : vzero();
       s += W;
+      m += MINIMUM ? W : 0;
 #pragma GCC unroll 8
-      for (int r = 0; r < ROWS; r++) sum[r] = vfma(vfloat(dot[r]), vmul(scale, vset1(a[r]->d)), sum[r]);
-      if constexpr (MINIMUM) {
-        vf minimum = vload(m);
-        m += W;
-#pragma GCC unroll 8
-        for (int r = 0; r < ROWS; r++) sum[r] = vfma(minimum, vset1(GROUP == 32 ? a[r]->sum32 : a[r]->sum16[H]), sum[r]);
-      }
+      for (int r = 0; r < ROWS; r++) sum[r] = dot_end<GROUP, MINIMUM>(sum[r], dot[r], scale, minimum, a[r], H);
     });
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++) a[r]++;
@@ -105,8 +109,46 @@ template <class F> BAO_INLINE void for_row_tiles(int64_t rows, F&& f) {
 
 // ---- unpacking a chunk
 
-template <class T> BAO_INLINE void unpack_chunk(TileScratch& t, const uint8_t* p, int64_t stride, int64_t blocks) {
-  constexpr int GROUPS = T::ELEMENTS / T::GROUP;
+// Keeps what is unpacked: q [columns / 4][W][4 bytes], s and m [groups][W].
+template <class T> struct StoreSink {
+  uint8_t* q;
+  float *s, *m;
+  BAO_INLINE void scale(vf v) { vstore(s, v), s += W; }
+  BAO_INLINE void minimum(vf v) { vstore(m, v), m += W; }
+  template <class F> BAO_INLINE void values(F&& f) {
+    unroll<8>([&](auto t) { istore(q + decltype(t)::value * 4 * W, kept<T::OFFSET>(f(t))); });
+    q += 32 * W;
+  }
+};
+
+// Meets the values at once with one or two activation rows: the same sums as dot_int8, without the way through memory.
+template <class T, int ROWS> struct DotSink {
+  float *s, *m;              // scales are kept until their values come
+  const float *s_next, *m_next;
+  const ActBlock* a[ROWS];
+  vf sum[ROWS];
+  BAO_INLINE void scale(vf v) { vstore(s, v), s += W; }
+  BAO_INLINE void minimum(vf v) { vstore(m, v), m += W; }
+  template <class F> BAO_INLINE void values(F&& f) {
+    unroll<32 / T::GROUP>([&](auto part) {
+      constexpr int H = decltype(part)::value, N = T::GROUP / 4;
+      vi dot[ROWS][2];  // two chains, half as long
+      for (int r = 0; r < ROWS; r++) dot[r][0] = dot_start<T::GROUP, kind_of<T>(), log2_of<T::OFFSET>()>(a[r], H), dot[r][1] = iset(0);
+      unroll<N>([&](auto t) {
+        constexpr int I = H * N + decltype(t)::value;
+        vi w = kept<T::OFFSET>(f(index_t<I>{}));
+        for (int r = 0; r < ROWS; r++) dot[r][I % 2] = dot4<kind_of<T>() == 2>(dot[r][I % 2], w, a[r]->q + 4 * I);
+      });
+      vf scale = vload(s_next), minimum = T::MINIMUM ? vload(m_next) : vzero();
+      s_next += W;
+      if constexpr (T::MINIMUM) m_next += W;
+      for (int r = 0; r < ROWS; r++) sum[r] = dot_end<T::GROUP, T::MINIMUM>(sum[r], iadd(dot[r][0], dot[r][1]), scale, minimum, a[r], H);
+    });
+    for (int r = 0; r < ROWS; r++) a[r]++;
+  }
+};
+
+template <class T> BAO_INLINE void gather_heads(TileScratch& t, const uint8_t* p, int64_t stride, int64_t blocks) {
   if constexpr (T::HEAD != 0) {
     for (int r = 0; r < W; r++) {
       const uint8_t* at = p + r * stride + T::HEAD_AT;
@@ -117,10 +159,10 @@ template <class T> BAO_INLINE void unpack_chunk(TileScratch& t, const uint8_t* p
       }
     }
   }
-  for (int64_t b = 0; b < blocks; b++) {
-    vi head = T::HEAD ? iload(t.head + b * W) : iset(0);
-    T::block(p + b * T::BYTES, stride, head, t.q + b * T::ELEMENTS * W, t.s + b * GROUPS * W, t.m + b * GROUPS * W);
-  }
+}
+template <class T, class Sink> BAO_INLINE void unpack_chunk(TileScratch& t, const uint8_t* p, int64_t stride, int64_t blocks, Ahead& ahead, Sink& sink) {
+  gather_heads<T>(t, p, stride, blocks);
+  for (int64_t b = 0; b < blocks; b++) T::block(p + b * T::BYTES, stride, T::HEAD ? iload(t.head + b * W) : iset(0), ahead, sink);
 }
 
 // Integers to f32 weights: exact but for the addition of a minimum.
@@ -140,9 +182,8 @@ template <class T> BAO_INLINE void expand_chunk(TileScratch& t, int64_t columns)
   }
 }
 
-BAO_INLINE void prefetch_part(const WeightTile& tile, int64_t first, int64_t columns, int64_t total) {
-  const uint8_t *p = tile.next + tile.ahead * first / total, *end = tile.next + tile.ahead * (first + columns) / total;
-  for (; p < end; p += 64) __builtin_prefetch(p);
+BAO_INLINE Ahead ahead_of(const WeightTile& tile) {
+  return tile.ahead ? Ahead{tile.next, 16 * W} : Ahead{tile.data, 0};
 }
 
 // The chunk at byte `at` of each row, `bytes` long: in place for a whole tile, else copied with zeros for what is missing.
@@ -161,15 +202,36 @@ BAO_INLINE const uint8_t* chunk_rows(TileScratch& t, const WeightTile& tile, int
   return t.copy;
 }
 
+template <class T, int ROWS> __attribute__((noinline)) void tile_few(TileScratch& t, const WeightTile& tile, int64_t columns, const void* const* rows, float* acc) {
+  constexpr int64_t BLOCKS = CHUNK / T::ELEMENTS;
+  int64_t all = columns / T::ELEMENTS;
+  Ahead ahead = ahead_of(tile);
+  DotSink<T, ROWS> sink;
+  for (int r = 0; r < ROWS; r++) {
+    sink.a[r] = static_cast<const ActBlock*>(rows[r]);
+    sink.sum[r] = vzero();
+  }
+  for (int64_t b = 0; b < all; b += BLOCKS) {
+    int64_t blocks = all - b < BLOCKS ? all - b : BLOCKS, stride;
+    const uint8_t* p = chunk_rows(t, tile, b * T::BYTES, blocks * T::BYTES, blocks * T::BYTES, &stride);
+    sink.s = t.s, sink.m = t.m, sink.s_next = t.s, sink.m_next = t.m;
+    unpack_chunk<T>(t, p, stride, blocks, ahead, sink);
+  }
+  for (int r = 0; r < ROWS; r++) vstore(acc + r * W, sink.sum[r]);
+}
+
 // acc [rows][W] += the tile times each of `rows` activation rows; rows[i] points to ActBlocks (fast) or floats.
 template <class T> void tile_quantised(TileScratch& t, const WeightTile& tile, int64_t columns, bool fast, const void* const* rows, int64_t count, float* acc) {
   constexpr int64_t BLOCKS = CHUNK / T::ELEMENTS;
   int64_t all = columns / T::ELEMENTS;
+  if (fast && count == 1) return tile_few<T, 1>(t, tile, columns, rows, acc);
+  if (fast && count == 2) return tile_few<T, 2>(t, tile, columns, rows, acc);
+  Ahead ahead = ahead_of(tile);
   for (int64_t b = 0; b < all; b += BLOCKS) {
     int64_t blocks = all - b < BLOCKS ? all - b : BLOCKS, k = b * T::ELEMENTS, n = blocks * T::ELEMENTS, stride;
-    prefetch_part(tile, k, n, columns);
     const uint8_t* p = chunk_rows(t, tile, b * T::BYTES, blocks * T::BYTES, blocks * T::BYTES, &stride);
-    unpack_chunk<T>(t, p, stride, blocks);
+    StoreSink<T> sink = {t.q, t.s, t.m};
+    unpack_chunk<T>(t, p, stride, blocks, ahead, sink);
     if (fast) {
       for_row_tiles(count, [&](auto r, int64_t first) {
         dot_int8<decltype(r)::value, T::GROUP, T::MINIMUM, kind_of<T>(), log2_of<T::OFFSET>()>(t, n / 32, rows + first, k / 32, acc + first * W);
@@ -182,11 +244,11 @@ template <class T> void tile_quantised(TileScratch& t, const WeightTile& tile, i
 }
 
 template <class T> void tile_plain(TileScratch& t, const WeightTile& tile, int64_t columns, const void* const* rows, int64_t count, float* acc) {
+  Ahead ahead = ahead_of(tile);
   for (int64_t k = 0; k < columns; k += CHUNK) {
     int64_t n = columns - k < CHUNK ? columns - k : CHUNK, padded = (n + 7) / 8 * 8, stride;
-    prefetch_part(tile, k, n, columns);
     const uint8_t* p = chunk_rows(t, tile, k * T::BYTES, n * T::BYTES, padded * T::BYTES, &stride);
-    for (int64_t i = 0; i < padded; i += 8) T::eight(p + i * T::BYTES, stride, t.f + i * W);
+    for (int64_t i = 0; i < padded; i += 8) T::eight(p + i * T::BYTES, stride, ahead, t.f + i * W);
     for_row_tiles(count, [&](auto r, int64_t first) { dot_f32<decltype(r)::value>(t, n, rows + first, k, acc + first * W); });
   }
 }

@@ -43,6 +43,24 @@ BAO_INLINE void load_rows(const uint8_t* p, int64_t s, vi x[4]) {
   x[2] = _mm512_unpacklo_epi64(ab1, cd1);
   x[3] = _mm512_unpackhi_epi64(ab1, cd1);
 }
+// x[t] = dword t of the 32 bytes at p + lane * s: half the loads of two load_rows.
+BAO_INLINE void load_rows32(const uint8_t* p, int64_t s, vi x[8]) {
+  auto at = [&](int64_t r) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + r * s)); };
+  auto pair = [&](int64_t r) { return _mm512_inserti64x4(_mm512_castsi256_si512(at(r)), at(r + 4), 1); };
+  __m512i half[2][4];
+  for (int h = 0; h < 2; h++) {
+    __m512i a = pair(8 * h), b = pair(8 * h + 1), c = pair(8 * h + 2), d = pair(8 * h + 3);
+    __m512i ab0 = _mm512_unpacklo_epi32(a, b), ab1 = _mm512_unpackhi_epi32(a, b), cd0 = _mm512_unpacklo_epi32(c, d), cd1 = _mm512_unpackhi_epi32(c, d);
+    half[h][0] = _mm512_unpacklo_epi64(ab0, cd0);
+    half[h][1] = _mm512_unpackhi_epi64(ab0, cd0);
+    half[h][2] = _mm512_unpacklo_epi64(ab1, cd1);
+    half[h][3] = _mm512_unpackhi_epi64(ab1, cd1);
+  }
+  for (int t = 0; t < 4; t++) {
+    x[t] = _mm512_shuffle_i32x4(half[0][t], half[1][t], 0x88);
+    x[t + 4] = _mm512_shuffle_i32x4(half[0][t], half[1][t], 0xDD);
+  }
+}
 // sum[lane] += w (four bytes of the lane) . a (the same four signed bytes for all lanes)
 template <bool SIGNED> BAO_INLINE vi dot4(vi sum, vi w, const int8_t* a) {
   static_assert(!SIGNED, "weights are unsigned here");
@@ -83,6 +101,22 @@ BAO_INLINE void load_rows(const uint8_t* p, int64_t s, vi x[4]) {
   x[1] = _mm256_unpackhi_epi64(ab0, cd0);
   x[2] = _mm256_unpacklo_epi64(ab1, cd1);
   x[3] = _mm256_unpackhi_epi64(ab1, cd1);
+}
+BAO_INLINE void load_rows32(const uint8_t* p, int64_t s, vi x[8]) {
+  __m256i half[2][4];
+  for (int h = 0; h < 2; h++) {
+    auto at = [&](int64_t r) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + (4 * h + r) * s)); };
+    __m256i a = at(0), b = at(1), c = at(2), d = at(3);
+    __m256i ab0 = _mm256_unpacklo_epi32(a, b), ab1 = _mm256_unpackhi_epi32(a, b), cd0 = _mm256_unpacklo_epi32(c, d), cd1 = _mm256_unpackhi_epi32(c, d);
+    half[h][0] = _mm256_unpacklo_epi64(ab0, cd0);
+    half[h][1] = _mm256_unpackhi_epi64(ab0, cd0);
+    half[h][2] = _mm256_unpacklo_epi64(ab1, cd1);
+    half[h][3] = _mm256_unpackhi_epi64(ab1, cd1);
+  }
+  for (int t = 0; t < 4; t++) {
+    x[t] = _mm256_permute2x128_si256(half[0][t], half[1][t], 0x20);
+    x[t + 4] = _mm256_permute2x128_si256(half[0][t], half[1][t], 0x31);
+  }
 }
 // Unsigned weights here are at most 63 and signed ones go through |w| <= 128, so a pair of products stays within 16 bits.
 template <bool SIGNED> BAO_INLINE vi dot4(vi sum, vi w, const int8_t* a) {
@@ -130,6 +164,10 @@ BAO_INLINE void load_rows(const uint8_t* p, int64_t s, vi x[4]) {
   x[2] = low(ab1, cd1);
   x[3] = high(ab1, cd1);
 }
+BAO_INLINE void load_rows32(const uint8_t* p, int64_t s, vi x[8]) {
+  load_rows(p, s, x);
+  load_rows(p + 16, s, x + 4);
+}
 template <bool SIGNED> BAO_INLINE vi dot4(vi sum, vi w, const int8_t* a) {
   int32_t four;
   __builtin_memcpy(&four, a, 4);
@@ -176,6 +214,10 @@ BAO_INLINE void load_rows(const uint8_t* p, int64_t s, vi x[4]) {
   x[1] = _mm_unpackhi_epi64(ab0, cd0);
   x[2] = _mm_unpacklo_epi64(ab1, cd1);
   x[3] = _mm_unpackhi_epi64(ab1, cd1);
+}
+BAO_INLINE void load_rows32(const uint8_t* p, int64_t s, vi x[8]) {
+  load_rows(p, s, x);
+  load_rows(p + 16, s, x + 4);
 }
 // As on AVX2: neither form can saturate.
 template <bool SIGNED> BAO_INLINE vi dot4(vi sum, vi w, const int8_t* a) {
