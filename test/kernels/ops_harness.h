@@ -50,7 +50,8 @@ struct Recorder : Builder {
     return at;
   }
   void run(const StepRef& step, int32_t threads = 2) {
-    std::vector<std::vector<char>> workers(3, std::vector<char>((1 << 20) + 64, char(0xFF)));
+    static std::vector<std::vector<char>> workers(3, std::vector<char>((1 << 20) + 64));
+    for (std::vector<char>& worker : workers) std::memset(worker.data(), 0xFF, 1 << 14);
     char* scratch = static_cast<char*>(std::aligned_alloc(128, size_t(scratch_bytes + 128)));
     std::memset(scratch, 0xFF, size_t(scratch_bytes + 128));
     for (Stage& stage : stages) {

@@ -9,6 +9,8 @@
 #include "kv.inc.h"
 #include "attention.inc.h"
 #include "topk.inc.h"
+#include "sample.inc.h"
+#include "draw.inc.h"
 #include "lanes.inc.h"
 #include "quant_rows.inc.h"
 #include "unpack.inc.h"

@@ -32,5 +32,8 @@ OpTable make_table() {
   t.ple_combine = record_ple_combine;
   t.pool_rows = record_pool_rows;
   t.argmax = record_argmax;
+  t.logits_process = record_logits_process;
+  t.logprobs = record_logprobs;
+  t.sample = record_sample;
   return t;
 }
