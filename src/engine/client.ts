@@ -1,5 +1,5 @@
 // The caller's side of the engine Worker: models, sessions and generations as objects. Holds no native memory itself.
-import { BaoError, DisposedError } from "../errors.ts";
+import { BaoError, DisposedError, UsageError } from "../errors.ts";
 import type { GenerateOptions, Prompt, StreamPart, Usage } from "./generate.ts";
 import { unpackError, type Call, type FromWorker, type ModelInfo, type ToWorker, type WorkerOptions } from "./protocol.ts";
 
@@ -32,7 +32,13 @@ class Engine {
     const result = new Promise<unknown>((done, fail) => {
       this.#pending.set(request, { ...(parts ? { parts } : {}), done, fail });
       if (this.#pending.size === 1) this.#worker.ref();
-      this.#worker.postMessage({ request, call } satisfies ToWorker);
+      try {
+        this.#worker.postMessage({ request, call } satisfies ToWorker);
+      } catch (e) {
+        // A request that never left must not hold the process open.
+        this.#settle(request);
+        throw new UsageError("bad_option", `The options cannot be passed to the engine: ${(e as Error).message}`, "Pass plain data: no functions, no class instances.", { cause: e });
+      }
     });
     return { result, cancel: () => { if (this.#pending.has(request)) this.#worker.postMessage({ request, cancel: true } satisfies ToWorker); } };
   }
@@ -40,9 +46,12 @@ class Engine {
     const pending = this.#pending.get(message.request);
     if (!pending) return;
     if ("parts" in message) { pending.parts?.(message.parts); return; }
-    this.#pending.delete(message.request);
-    if (this.#pending.size === 0) this.#worker.unref();
+    this.#settle(message.request);
     if ("error" in message) pending.fail(unpackError(message.error)); else pending.done(message.done);
+  }
+  #settle(request: number): void {
+    this.#pending.delete(request);
+    if (this.#pending.size === 0) this.#worker.unref();
   }
 }
 
@@ -135,24 +144,22 @@ const withoutSignal = ({ signal: _, ...options }: GenerateOptions): Omit<Generat
 
 /** A conversation with a cache of its own: what a prompt shares with the former one is not computed again. */
 export class ModelSession implements AsyncDisposable {
-  #disposed = false;
+  #disposed: Promise<unknown> | undefined;
   constructor(private readonly model: number, private readonly id: number) {}
   generate(prompt: Prompt, options: GenerateOptions = {}): Generation {
     if (this.#disposed) throw new DisposedError("Session");
     return new Generation({ kind: "generate", model: this.model, session: this.id, prompt, options: withoutSignal(options) }, options.signal);
   }
-  /** Waits for an answer in flight, then frees the session's cache. */
+  /** Waits for an answer in flight, then frees the session's cache. Does nothing more the second time, or when the model is gone. */
   async dispose(): Promise<void> {
-    if (this.#disposed) return;
-    this.#disposed = true;
-    await calling({ kind: "closeSession", model: this.model, session: this.id });
+    await (this.#disposed ??= calling({ kind: "closeSession", model: this.model, session: this.id }));
   }
   async [Symbol.asyncDispose](): Promise<void> { await this.dispose(); }
 }
 
 /** A model loaded in the engine Worker. */
 export class Model implements AsyncDisposable {
-  #disposed = false;
+  #disposed: Promise<unknown> | undefined;
   constructor(private readonly id: number, readonly info: ModelInfo) {}
 
   /** Answers a text (one user message), a conversation, or token ids. Concurrent calls take turns step by step. */
@@ -175,11 +182,9 @@ export class Model implements AsyncDisposable {
     this.#alive();
     return await calling({ kind: "detokenize", model: this.id, ids, special: options.special ?? false }) as string;
   }
-  /** Refuses new work, waits for what is running, then frees everything. */
+  /** Refuses new work, waits for what is running, then frees everything. A second call waits for the same. */
   async dispose(): Promise<void> {
-    if (this.#disposed) return;
-    this.#disposed = true;
-    await calling({ kind: "dispose", model: this.id });
+    await (this.#disposed ??= calling({ kind: "dispose", model: this.id }));
   }
   async [Symbol.asyncDispose](): Promise<void> { await this.dispose(); }
   #alive(): void { if (this.#disposed) throw new DisposedError("Model"); }

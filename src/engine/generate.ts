@@ -53,6 +53,10 @@ export type StreamPart =
 
 /** Prompt as ids, with exactly one BOS, and whether the template left a thought open. */
 export function encodePrompt(model: LocalModel, prompt: Prompt, options: GenerateOptions): { ids: readonly number[]; opensThought: boolean } {
+  const given: unknown = prompt; // callers without types
+  if (typeof given !== "string" && !Array.isArray(given) && !(typeof given === "object" && given !== null && "ids" in given && Array.isArray(given.ids))) {
+    throw new UsageError("bad_prompt", `A prompt is a text, a list of messages, or { ids }; found ${given === null ? "null" : typeof given}`);
+  }
   if (typeof prompt === "object" && "ids" in prompt) return { ids: prompt.ids, opensThought: false };
   requireText(model);
   if (typeof prompt === "string" && options.raw) return { ids: model.tokenizer.encode(prompt), opensThought: false };

@@ -44,14 +44,21 @@ async function answer(request: number, call: Call, signal: AbortSignal): Promise
     case "tokenize": return loaded(call.model).model.tokenizer.encode(call.text, call.options);
     case "detokenize": return loaded(call.model).model.tokenizer.decode(call.ids, { special: call.special });
     case "openSession": {
-      const l = loaded(call.model), idle = [...l.sessions].find(([, h]) => !h.busy && !h.reserved);
-      // An idle shared session gives up its place when all are taken.
-      if (idle && l.sessions.size >= l.model.runner.plan.sequences) { idle[1].session.dispose(); l.sessions.delete(idle[0]); }
+      const l = loaded(call.model), { sequences } = l.model.runner.plan;
+      while (l.sessions.size >= sequences) {
+        // A shared session gives up its place, when its answer has ended.
+        const idle = [...l.sessions].find(([, h]) => !h.busy && !h.reserved);
+        if (idle) { idle[1].session.dispose(); l.sessions.delete(idle[0]); break; }
+        if ([...l.sessions.values()].every((h) => h.reserved)) throw new UsageError("too_many_sequences", `${sequences} sessions are open already`, "Load the model with more `sessions`, or dispose of one.");
+        await turn(l, signal);
+      }
       l.sessions.set(nextId, { session: l.model.session(), busy: false, reserved: true });
       return nextId++;
     }
     case "closeSession": {
-      const l = loaded(call.model), held = l.sessions.get(call.session);
+      const l = models.get(call.model), held = l?.sessions.get(call.session);
+      // A model that is disposed of takes its sessions along.
+      if (!l || l.disposing) return undefined;
       if (held) {
         while (held.busy) await new Promise<void>((resolve) => l.waiting.push(resolve));
         held.session.dispose();
@@ -79,7 +86,13 @@ async function generate(request: number, call: Extract<Call, { kind: "generate" 
   l.running++;
   let held: Held | undefined;
   try {
-    held = await takeSession(l, call.session, signal);
+    try {
+      held = await takeSession(l, call.session, signal);
+    } catch (e) {
+      if (!signal.aborted || call.options.onAbort !== "stop") throw e;
+      self.postMessage({ request, parts: [{ type: "finish", reason: "abort", usage: { promptTokens: 0, cachedTokens: 0, completionTokens: 0, prefillMs: 0, decodeMs: 0 } }] });
+      return;
+    }
     for await (const part of generateParts(l.model, held.session, call.prompt, { ...call.options, signal })) self.postMessage({ request, parts: [part] });
   } finally {
     if (held) held.busy = false;
@@ -109,8 +122,15 @@ async function takeSession(l: Loaded, id: number, signal: AbortSignal): Promise<
         throw new UsageError("no_session", "Every sequence of the model is reserved by a session", "Load the model with more `sessions`, or generate through a session.");
       }
     }
-    await new Promise<void>((resolve) => { l.waiting.push(resolve); signal.addEventListener("abort", () => resolve(), { once: true }); });
+    await turn(l, signal);
   }
+}
+
+/** Resolves when something about the model's sessions has changed; throws when aborted or when the model is being disposed of. */
+async function turn(l: Loaded, signal: AbortSignal): Promise<void> {
+  await new Promise<void>((resolve) => { l.waiting.push(resolve); signal.addEventListener("abort", () => resolve(), { once: true }); });
+  signal.throwIfAborted();
+  if (l.disposing) throw new DisposedError("Model");
 }
 
 function wake(l: Loaded): void { for (const resume of l.waiting.splice(0)) resume(); }
