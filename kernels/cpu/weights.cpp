@@ -84,6 +84,7 @@ bao_handle create_vector(bao_handle device_handle, const void* values, int32_t l
   if (!device) return 0;
   if (!values) return fail(BAO_INVALID, 2, f, "the address is null"), 0;
   if (length < 1) return fail(BAO_INVALID, 3, f, "length is %d, expected at least 1", length), 0;
+  if (length > 1 << 22 && int64_t(length) * 4 > memory_available()) return fail(BAO_OUT_OF_MEMORY, 3, f, "%lld bytes asked for, %lld available", int64_t(length) * 4LL, static_cast<long long>(memory_available())), 0;
   auto weight = std::make_unique<Weight>();
   weight->kind = Kind::weight;
   weight->vector.resize(static_cast<size_t>(length));

@@ -5,7 +5,9 @@ import { join } from "node:path";
 import { generate, parseHeader } from "../../scripts/abi.ts";
 import { findLibrary, openHost } from "../../src/native/library.ts";
 import { BAO } from "../../src/native/symbols.ts";
-import { TEST_BACKEND } from "./harness.ts";
+import { allowTime, TEST_BACKEND } from "./harness.ts";
+
+allowTime();
 
 const root = join(import.meta.dir, "../.."), header = (name: string): ReturnType<typeof parseHeader> => parseHeader(readFileSync(join(root, "kernels", name), "utf8"));
 

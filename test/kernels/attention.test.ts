@@ -3,7 +3,9 @@
 import { describe, expect, test } from "bun:test";
 import { BAO } from "../../src/native/symbols.ts";
 import { Stream, type Device, type KvPool, type KvType, type Precision, type View } from "../../src/native/objects.ts";
-import { batchInvariant, expectClose, FULL, isas, KV_TYPES, ON_CPU, oracle, play, Random, subject, type Outputs, type Rig, type RowSpec } from "./harness.ts";
+import { allowTime, batchInvariant, expectClose, FULL, isas, KV_TYPES, ON_CPU, oracle, type Outputs, play, Random, type Rig, type RowSpec, subject } from "./harness.ts";
+
+allowTime();
 
 // Relative to the row's largest output. Exact: exp by polynomial, sums of up to 2,000 weights in f32 by page. Fast on a GPU: q and the
 // probabilities may be rounded to f16 (bao.h), 2^-11 each.

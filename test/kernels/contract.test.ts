@@ -5,7 +5,9 @@ import { DisposedError, KernelError } from "../../src/errors.ts";
 import { openLibrary } from "../../src/native/library.ts";
 import { Device, Stream } from "../../src/native/objects.ts";
 import { BAO, type Kernels } from "../../src/native/symbols.ts";
-import { Random, Rig, subject, TEST_BACKEND } from "./harness.ts";
+import { allowTime, Random, Rig, subject, TEST_BACKEND } from "./harness.ts";
+
+allowTime();
 
 const { k } = openLibrary(TEST_BACKEND);
 

@@ -3,7 +3,9 @@
 import { describe, expect, test } from "bun:test";
 import { BAO } from "../../src/native/symbols.ts";
 import type { Device, KvType, Precision } from "../../src/native/objects.ts";
-import { batchInvariant, difference, expectClose, isas, oracle, play, Random, subject, type Outputs, type Rig, type RowSpec } from "./harness.ts";
+import { allowTime, batchInvariant, difference, expectClose, isas, oracle, type Outputs, play, Random, type Rig, type RowSpec, subject } from "./harness.ts";
+
+allowTime();
 
 const N = 256, HEADS = 4, KV_HEADS = 2, HEAD = 64, F = 320, EXPERTS = 6, K = 2, VOCABULARY = 97, EPS = 1e-6;
 

@@ -4,8 +4,10 @@ import { describe, test } from "bun:test";
 import { Recorder, UnfusedRecorder } from "../../src/model/recorder.ts";
 import { BAO } from "../../src/native/symbols.ts";
 import type { Device, KvPool, Precision, View } from "../../src/native/objects.ts";
-import { activations, batchInvariant, DTYPES, expectClose, isas, KV_TYPES, ON_CPU, oracle, play, Random, subject, type Outputs, type Rig } from "./harness.ts";
+import { activations, allowTime, batchInvariant, DTYPES, expectClose, isas, KV_TYPES, ON_CPU, oracle, type Outputs, play, Random, type Rig, subject } from "./harness.ts";
 import { blockOf, dtypeName } from "./weights.ts";
+
+allowTime();
 
 type Body = (rig: Rig, r: Recorder) => () => Outputs;
 const PRECISIONS: readonly Precision[] = ON_CPU ? ["exact", "fast-int8"] : ["exact", "fast-int8", "fast-bf16"];

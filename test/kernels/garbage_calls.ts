@@ -36,6 +36,8 @@ function renew(): void {
 
 const handle = (): number => (random.below(8) === 0 ? pick(DOUBLES) : random.below(12) === 0 ? pick(handles) + 2 ** 20 : random.below(20) === 0 ? device!.handle : pick(handles));
 
+const withMemory = new Set(fns.filter((fn) => fn.parameters.some((p) => p.type.endsWith("void*")) || fn.name === "bao_buffer_create").map((fn) => fn.name));
+
 function argument(fn: string, type: string, name: string): unknown {
   // The only arguments that C cannot check: memory of the caller. Ours is larger than any size below that passes the other checks.
   if (type.endsWith("void*")) return random.below(4) === 0 ? 0 : memory;
@@ -45,7 +47,9 @@ function argument(fn: string, type: string, name: string): unknown {
     return handle();
   }
   if (type === "float") return pick(FLOATS);
-  if (type === "double") return name === "timeoutMs" ? pick([0, 1, -1, NaN, -Infinity]) : pick(DOUBLES);
+  if (type === "double") return name === "timeoutMs" ? pick([0, 1, -1, NaN, -Infinity]) : pick(withMemory.has(fn) ? DOUBLES.filter((d) => d !== 2 ** 31) : DOUBLES);
+  // As many values as our memory holds.
+  if (fn === "bao_vector_create") return pick([-1, 0, 1, 32, 97, 1 << 20]);
   // No thousands of threads.
   return fn === "bao_device_open" && name === "threads" ? pick([-1, 1, 2, 1 << 30]) : pick(INTS);
 }

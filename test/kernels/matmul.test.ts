@@ -2,8 +2,10 @@
 import { describe, expect, test } from "bun:test";
 import { BAO } from "../../src/native/symbols.ts";
 import { Device, type Precision } from "../../src/native/objects.ts";
-import { activations, difference, DTYPES, FULL, ON_CPU, oracle, parity, play, Random, type Outputs, type Scenario } from "./harness.ts";
+import { activations, allowTime, difference, DTYPES, FULL, ON_CPU, oracle, type Outputs, parity, play, Random, type Scenario } from "./harness.ts";
 import { blockOf, dtypeName, outputSizes, weightValues, type WeightSpec } from "./weights.ts";
+
+allowTime();
 
 // Relative to |x| |w| / sqrt(columns), the size of an output that does not cancel (or to the row's largest). Both sides multiply the same rounded values; the reference adds in double, the device in f32 in an order of its
 // own: 2^-24 times the root of the number of partial sums, times the cancellation between d * q and the minimum of types that have one.

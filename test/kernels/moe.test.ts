@@ -2,8 +2,10 @@
 import { describe, expect, test } from "bun:test";
 import { BAO } from "../../src/native/symbols.ts";
 import type { Precision } from "../../src/native/objects.ts";
-import { activations, DTYPES, FULL, ON_CPU, parity, Random, type Outputs, type Scenario } from "./harness.ts";
+import { activations, allowTime, DTYPES, FULL, ON_CPU, type Outputs, parity, Random, type Scenario } from "./harness.ts";
 import { blockOf, dtypeName } from "./weights.ts";
+
+allowTime();
 
 // As for matmul, relative to the row's largest output (2 or more numbers of independent experts); the activation of gate * up and the sum over slots add three roundings of their own.
 const SUM = 1e-5, GLU = 2e-5;

@@ -3,8 +3,10 @@
 import { describe, expect, test } from "bun:test";
 import { BAO } from "../../src/native/symbols.ts";
 import type { RowsOf, View } from "../../src/native/objects.ts";
-import { DTYPES, EXACT_BITS, FULL, oracle, parity, play, Random, type Outputs, type Rig, type StepSpec, type ViewSpec } from "./harness.ts";
+import { allowTime, DTYPES, EXACT_BITS, FULL, oracle, type Outputs, parity, play, Random, type Rig, type StepSpec, type ViewSpec } from "./harness.ts";
 import { blockOf, dtypeName } from "./weights.ts";
+
+allowTime();
 
 /** One multiplication or addition an element, or a move: IEEE leaves no choice. */
 const BITS = EXACT_BITS;

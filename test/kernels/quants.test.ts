@@ -3,8 +3,10 @@ import { describe, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { openHost } from "../../src/native/library.ts";
-import { DTYPES, Random } from "./harness.ts";
+import { allowTime, DTYPES, Random } from "./harness.ts";
 import { dtypeName, LAYOUT } from "./weights.ts";
+
+allowTime();
 
 interface Part { offset: number; bytes: number }
 interface Fixture { rows: number; columns: number; source: Part; types: Record<string, { id: number; quantised: Part; dequantised: Part; relative_error: number }> }

@@ -3,9 +3,11 @@
 import { describe, expect, test } from "bun:test";
 import { BAO } from "../../src/native/symbols.ts";
 import { Stream, type Device } from "../../src/native/objects.ts";
-import { fill, isas, oracle, play, Random, subject, type RowSpec, type SamplerSpec } from "./harness.ts";
+import { allowTime, fill, isas, oracle, play, Random, type RowSpec, type SamplerSpec, subject } from "./harness.ts";
 import { drawn, massOf, NEUTRAL, philox, processed, type Sampler } from "./sampling_definition.ts";
 import { weightValues } from "./weights.ts";
+
+allowTime();
 
 const devices = (): Device[] => [oracle(), ...isas().map((isa) => subject({ isa }))];
 const named = (device: Device): string => `${device.backend} ${device.info.isa}`;
