@@ -69,6 +69,14 @@ function joinTexts(argv: readonly string[]): string[] {
 // yargs trims the lines of a usage text: spaces at their beginning are held by a character that it leaves alone, until help is printed.
 const HOLD = "\u2800";
 const held = (text: string): string => text.replaceAll(/^ +/gm, (spaces) => HOLD.repeat(spaces.length));
+/** Help as it is printed. */
+async function printable(help: string): Promise<string> {
+  const { NUMBERS } = await import("./options.ts");
+  let text = help.replaceAll(HOLD, " ").trimEnd();
+  // Numbers are parsed as texts, see options.ts; the two words are of the same length.
+  for (const name of NUMBERS) text = text.replace(new RegExp(`^( +(?:-\\w, )?--${name} [^]*?)\\[string\\]`, "m"), "$1[number]");
+  return `${text}\n`;
+}
 function indented(builder: CommandFile["builder"], y: Argv): Argv {
   const usage = y.usage.bind(y) as (text: string) => Argv;
   y.usage = ((text: string) => usage(held(text))) as Argv["usage"];
@@ -132,14 +140,14 @@ async function main(argv: readonly string[]): Promise<void> {
   try {
     const y = parser(joinTexts(argv));
     if (argv.length === 0) {
-      note(`${(await y.getHelp()).replaceAll(HOLD, " ")}\n`);
+      note(await printable(await y.getHelp()));
       process.exitCode = EXIT.usage;
       return;
     }
     // With a callback, help and version come as text instead of being printed.
     let printed = "";
     await y.parseAsync(joinTexts(argv), {}, (_error, _arguments, text) => { printed = text; });
-    if (printed !== "") out(`${printed.replaceAll(HOLD, " ").trimEnd()}\n`);
+    if (printed !== "") out(await printable(printed));
   } catch (e) {
     // Some complaints do not come by way of fail().
     process.exitCode = report(e instanceof Error && e.name === "YError" ? failure(e.message, undefined, [], argv) : e);

@@ -4,7 +4,7 @@ import { BaoError } from "../errors.ts";
 import { openModel, type OpenedModel } from "../engine/model.ts";
 import { describeValue, openGguf, printable, type GgufArray, type GgufFile, type GgufValue } from "../gguf/index.ts";
 import { choice, defined, flag, number } from "./options.ts";
-import { colours, outJson, outLine } from "./output.ts";
+import { colours, escaped, outJson, outLine } from "./output.ts";
 import { bytes } from "./stats.ts";
 
 /** Entries of an array that are shown; the rest is counted. */
@@ -78,7 +78,7 @@ function print(file: GgufFile, opened: OpenedModel | undefined, problem: BaoErro
   }
   outLine(`\n${c.bold("Memory")}`);
   if (!opened) {
-    outLine(`  no estimate: ${problem?.message ?? ""}`);
+    outLine(`  no estimate: ${escaped(problem?.message ?? "")}`);
     return;
   }
   const { estimate: e, plan } = opened;

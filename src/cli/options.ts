@@ -20,16 +20,21 @@ export function choice(description: string, choices: readonly string[], more: Op
 export function list(description: string, more: Options = {}): Options {
   return { type: "string", array: true, description, requiresArg: true, ...more };
 }
+/** Options that are numbers, so that help can say so. */
+export const NUMBERS = new Set<string>();
+
 /** A number; `whole` and `min` are checked here, finer limits by the engine. */
 export function number(name: string, description: string, limits: { whole?: boolean; min?: number } = {}, more: Options = {}): Options {
-  const check = (given: number | number[]): number => {
-    const n = last(given), { whole = false, min = -Infinity } = limits;
+  const check = (given: string | string[]): number => {
+    const word = last(given), n = word.trim() === "" ? NaN : Number(word), { whole = false, min = -Infinity } = limits;
     if (Number.isNaN(n) || (whole && !Number.isSafeInteger(n)) || n < min) {
-      throw new UsageError("bad_option", `--${name}: expected a ${whole ? "whole " : ""}number${min === -Infinity ? "" : `, ${min} or more`}`);
+      throw new UsageError("bad_option", `--${name}: expected a ${whole ? "whole " : ""}number${min === -Infinity ? "" : `, ${min} or more`}, found ${JSON.stringify(word)}`);
     }
     return n;
   };
-  return { type: "number", description, requiresArg: true, coerce: check, ...more };
+  NUMBERS.add(name);
+  // A text for the parser: of numbers it adds a repeated 1 up instead of replacing what was there.
+  return { type: "string", description, requiresArg: true, coerce: check, ...more };
 }
 
 const MODEL = { group: "Model:" };

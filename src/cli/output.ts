@@ -43,6 +43,9 @@ export function json(value: unknown): string { return JSON.stringify(value).repl
 export function note(text: string): void { writeAll(2, utf8.encode(text)); }
 export function noteLine(text: string): void { note(`${text}\n`); }
 
+/** Text out of a file, with everything escaped that could move a cursor or reorder a line. */
+export function escaped(text: string): string { return text.replace(/[\u0000-\u001f]/g, escape).replace(ESCAPED, escape); }
+
 /** Model text for a terminal: control characters other than tab and newline are shown, not obeyed. Pipes get the text as it is. */
 export function forTerminal(text: string, fd: 1 | 2 = 1): string {
   return isTty(fd) ? text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, escape) : text;
