@@ -1,7 +1,7 @@
 // Dot products of one tile of W weight rows with any number of activation rows: the only place where a matmul's floats are added.
 // A chunk of the tile is unpacked into worker scratch, then met by all rows. Each (row, output) has one order, whatever stands beside it:
 //   int8:  sum = fma(float(integer dot of a group), s * d, sum), then + m * d * sum(q) when the format has a minimum, groups ascending;
-//   f32:   part = fma over 32 columns, ascending; sum = sum + part.
+//   f32:   part = fma over the even columns of 32 + fma over the odd ones, ascending; sum = sum + part.
 
 constexpr int64_t CHUNK = 256;            // columns unpacked at a time
 constexpr int64_t ROW_BLOCK = 128;        // activation rows that share an unpacked tile
@@ -78,19 +78,27 @@ template <int ROWS> __attribute__((noinline)) void dot_f32(const TileScratch& t,
   const float* x[ROWS];
   for (int r = 0; r < ROWS; r++) x[r] = static_cast<const float*>(rows[r]) + first;
   for (int64_t k = 0; k < columns; k += 32) {
-    vf part[ROWS];
-    for (int r = 0; r < ROWS; r++) part[r] = vzero();
-    int64_t end = columns - k < 32 ? columns - k : 32;
-    for (int64_t i = 0; i < end; i++) {
+    vf even[ROWS], odd[ROWS];
+    for (int r = 0; r < ROWS; r++) even[r] = odd[r] = vzero();
+    int64_t end = columns - k < 32 ? columns - k : 32, i = 0;
+    for (; i + 2 <= end; i += 2) {
+      vf v0 = vload(w), v1 = vload(w + W);
+      w += 2 * W;
+#pragma GCC unroll 8
+      for (int r = 0; r < ROWS; r++) {
+        even[r] = vfma(v0, vset1(x[r][i]), even[r]);
+        odd[r] = vfma(v1, vset1(x[r][i + 1]), odd[r]);
+      }
+    }
+    if (i < end) {
       vf v = vload(w);
       w += W;
-#pragma GCC unroll 8
-      for (int r = 0; r < ROWS; r++) part[r] = vfma(v, vset1(x[r][i]), part[r]);
+      for (int r = 0; r < ROWS; r++) even[r] = vfma(v, vset1(x[r][i]), even[r]);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++) {
       x[r] += 32;
-      vstore(acc + r * W, vadd(vload(acc + r * W), part[r]));
+      vstore(acc + r * W, vadd(vload(acc + r * W), vadd(even[r], odd[r])));
     }
   }
 }
@@ -243,12 +251,45 @@ template <class T> void tile_quantised(TileScratch& t, const WeightTile& tile, i
   }
 }
 
+// Whole groups of 32 columns of one or two rows, without the way through memory. Gives the column that it stopped at.
+template <class T, int ROWS> __attribute__((noinline)) int64_t tile_plain_few(const WeightTile& tile, int64_t columns, const void* const* rows, float* acc, Ahead& ahead) {
+  const float* x[ROWS];
+  vf sum[ROWS];
+  for (int r = 0; r < ROWS; r++) x[r] = static_cast<const float*>(rows[r]), sum[r] = vzero();
+  int64_t k = 0;
+  for (; k + 32 <= columns; k += 32) {
+    vf even[ROWS], odd[ROWS];
+    for (int r = 0; r < ROWS; r++) even[r] = odd[r] = vzero();
+#pragma GCC unroll 4
+    for (int i = 0; i < 32; i += 8) {
+      vf w[8];
+      T::eight(tile.data + (k + i) * T::BYTES, tile.stride, ahead, w);
+      for (int r = 0; r < ROWS; r++) {
+        for (int j = 0; j < 8; j += 2) {
+          even[r] = vfma(w[j], vset1(x[r][k + i + j]), even[r]);
+          odd[r] = vfma(w[j + 1], vset1(x[r][k + i + j + 1]), odd[r]);
+        }
+      }
+    }
+    for (int r = 0; r < ROWS; r++) sum[r] = vadd(sum[r], vadd(even[r], odd[r]));
+  }
+  for (int r = 0; r < ROWS; r++) vstore(acc + r * W, sum[r]);
+  return k;
+}
+
 template <class T> void tile_plain(TileScratch& t, const WeightTile& tile, int64_t columns, const void* const* rows, int64_t count, float* acc) {
   Ahead ahead = ahead_of(tile);
-  for (int64_t k = 0; k < columns; k += CHUNK) {
+  int64_t k = 0;
+  if (tile.rows >= W && count == 1) k = tile_plain_few<T, 1>(tile, columns, rows, acc, ahead);
+  if (tile.rows >= W && count == 2) k = tile_plain_few<T, 2>(tile, columns, rows, acc, ahead);
+  for (; k < columns; k += CHUNK) {
     int64_t n = columns - k < CHUNK ? columns - k : CHUNK, padded = (n + 7) / 8 * 8, stride;
     const uint8_t* p = chunk_rows(t, tile, k * T::BYTES, n * T::BYTES, padded * T::BYTES, &stride);
-    for (int64_t i = 0; i < padded; i += 8) T::eight(p + i * T::BYTES, stride, ahead, t.f + i * W);
+    for (int64_t i = 0; i < padded; i += 8) {
+      vf w[8];
+      T::eight(p + i * T::BYTES, stride, ahead, w);
+      for (int j = 0; j < 8; j++) vstore(t.f + (i + j) * W, w[j]);
+    }
     for_row_tiles(count, [&](auto r, int64_t first) { dot_f32<decltype(r)::value>(t, n, rows + first, k, acc + first * W); });
   }
 }

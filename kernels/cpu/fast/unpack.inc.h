@@ -291,11 +291,9 @@ struct UnpackMXFP4 {
   static constexpr int ELEMENTS = 32, BYTES = 17, GROUP = 32, OFFSET = 16, HEAD = 1, HEAD_AT = 0;
   static constexpr bool MINIMUM = false;
   template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Ahead& ahead, Sink& sink) {
-    // 2^(e - 128): the exponent field is e - 1; e = 0 and 1 are the float subnormals 2^-128 and 2^-127.
-    uint32_t e[W];
-    istore(e, head);
-    for (int r = 0; r < W; r++) e[r] = e[r] < 2 ? 0x00200000u << e[r] : (e[r] - 1) << 23;
-    sink.scale(ifloat_bits(iload(e)));
+    // 2^(e - 128): the exponent field is e - 1; e = 0 and 1 are the float subnormals with bits 1 << 21 and 2 << 21.
+    vf normal = ifloat_bits(ishl<23>(isub(head, iset(1)))), tiny = ifloat_bits(ishl<21>(iadd(head, iset(1))));
+    sink.scale(vselect(vlt(vfloat(head), vset1(2.0f)), tiny, normal));
     nibbles32(p + 1, stride, ahead, itable(E2M1_LEVELS), sink);
   }
 };
@@ -305,61 +303,54 @@ struct UnpackNVFP4 {
   static constexpr bool MINIMUM = false;
   template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Ahead& ahead, Sink& sink) {
     // UE4M3 bits stand right above a float's 20 low mantissa bits; one exact product corrects the bias, subnormals included. 0x7F is 0.
-    uint32_t codes[W];
-    istore(codes, head);
-    for (int g = 0; g < 4; g++) {
-      uint32_t bits[W];
-      for (int r = 0; r < W; r++) {
-        uint32_t b = codes[r] >> (8 * g) & 0x7F;
-        bits[r] = b == 0x7F ? 0 : b << 20;
-      }
-      sink.scale(vmul(ifloat_bits(iload(bits)), vset1(6.646139978924579e35f)));  // 2^119
-    }
+    unroll<4>([&](auto g) {
+      vi code = iand(ishr<8 * decltype(g)::value>(head), iset(0x7F));
+      vf value = vmul(ifloat_bits(ishl<20>(code)), vset1(6.646139978924579e35f));  // 2^119
+      sink.scale(vselect(veq(vfloat(code), vset1(127.0f)), vzero(), value));
+    });
     table_t table = itable(E2M1_LEVELS);
-    for (int h = 0; h < 2; h++) {
-      vi x[4];
-      load_rows(ahead, p + 4 + 16 * h, stride, x);
+    vi x[8];
+    load_rows32(ahead, p + 4, stride, x);
+    unroll<2>([&](auto h) {
       sink.values([&](auto t) {
         constexpr int T = decltype(t)::value;
-        return ilookup(table, low_bits<4>(ishr<T % 4 < 2 ? 0 : 4>(x[T / 4 * 2 + T % 2])));
+        return ilookup(table, low_bits<4>(ishr<T % 4 < 2 ? 0 : 4>(x[decltype(h)::value * 4 + T / 4 * 2 + T % 2])));
       });
-    }
+    });
   }
 };
 
-// ---- plain types: f32 [k][W], a multiple of 8 columns at a time (the caller pads the last ones)
+// ---- plain types: eight columns of every row as f32 (the caller pads the last ones)
 
 struct PlainF32 {
   static constexpr int BYTES = 4;
-  static BAO_INLINE void eight(const uint8_t* p, int64_t stride, Ahead& ahead, float* out) {
-    for (int h = 0; h < 2; h++) {
-      vi x[4];
-      load_rows(ahead, p + 16 * h, stride, x);
-      for (int t = 0; t < 4; t++) istore(out + (4 * h + t) * W, x[t]);
-    }
+  static BAO_INLINE void eight(const uint8_t* p, int64_t stride, Ahead& ahead, vf out[8]) {
+    vi x[8];
+    load_rows32(ahead, p, stride, x);
+    for (int t = 0; t < 8; t++) out[t] = ifloat_bits(x[t]);
   }
 };
 
 struct PlainF16 {
   static constexpr int BYTES = 2;
-  static BAO_INLINE void eight(const uint8_t* p, int64_t stride, Ahead& ahead, float* out) {
+  static BAO_INLINE void eight(const uint8_t* p, int64_t stride, Ahead& ahead, vf out[8]) {
     vi x[4];
     load_rows(ahead, p, stride, x);
     for (int t = 0; t < 4; t++) {
-      vstore(out + 2 * t * W, low_half(x[t]));
-      vstore(out + (2 * t + 1) * W, high_half(x[t]));
+      out[2 * t] = low_half(x[t]);
+      out[2 * t + 1] = high_half(x[t]);
     }
   }
 };
 
 struct PlainBF16 {
   static constexpr int BYTES = 2;
-  static BAO_INLINE void eight(const uint8_t* p, int64_t stride, Ahead& ahead, float* out) {
+  static BAO_INLINE void eight(const uint8_t* p, int64_t stride, Ahead& ahead, vf out[8]) {
     vi x[4];
     load_rows(ahead, p, stride, x);
     for (int t = 0; t < 4; t++) {
-      istore(out + 2 * t * W, ishl<16>(x[t]));
-      istore(out + (2 * t + 1) * W, iand(x[t], iset(0xFFFF0000u)));
+      out[2 * t] = ifloat_bits(ishl<16>(x[t]));
+      out[2 * t + 1] = ifloat_bits(iand(x[t], iset(0xFFFF0000u)));
     }
   }
 };
