@@ -1,5 +1,5 @@
 // Finds, opens and binds kernel libraries, and turns their statuses into typed errors. Never closes a library (a call after dlclose is fatal).
-import { dlopen } from "bun:ffi";
+import { dlopen, type Library } from "bun:ffi";
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { BaoError, KernelError, ResourceError } from "../errors.ts";
@@ -47,12 +47,7 @@ export function openLibrary(backend: BackendName): KernelLibrary {
     throw new ResourceError("kernels_missing", `lib${backend}_kernels.${SUFFIX} was not found in ${kernelFolders().join(", ")}`,
       `Run \`make ${backend}\` in the bao-llm folder, or point BAO_KERNELS at a folder that holds it.`);
   }
-  let symbols;
-  try {
-    symbols = dlopen(path, kernelSymbols).symbols;
-  } catch (e) {
-    throw new ResourceError("kernels_unusable", `${path}: ${(e as Error).message}`, `Rebuild it with \`make ${backend}\`.`, { cause: e });
-  }
+  const symbols = bind(backend, path, kernelSymbols);
   const version = symbols.bao_abi_version();
   if (version !== BAO.ABI_VERSION) {
     throw new ResourceError("kernels_mismatch", `${path} speaks ABI ${version}, this Bao speaks ${BAO.ABI_VERSION}`, `Rebuild it with \`make ${backend}\`.`);
@@ -68,9 +63,18 @@ export function openLibrary(backend: BackendName): KernelLibrary {
 export function openHost(): Host {
   if (host) return host;
   const { path, k } = openLibrary("cpu");
-  const symbols = dlopen(path, hostSymbols).symbols;
+  const symbols = bind("cpu", path, hostSymbols);
   host = bindHost(symbols, failWith(() => ({ text: k.lastError(), status: k.lastStatus() })));
   return host;
+}
+
+// A library that is older than its header lacks symbols: that is its user's to mend, by building it again.
+function bind<T extends typeof kernelSymbols | typeof hostSymbols>(backend: BackendName, path: string, symbols: T): Library<T>["symbols"] {
+  try {
+    return dlopen(path, symbols).symbols;
+  } catch (e) {
+    throw new ResourceError("kernels_unusable", `${path}: ${(e as Error).message}`, `Rebuild it with \`make ${backend}\`.`, { cause: e });
+  }
 }
 
 function failWith(last: () => { text: string; status: number }): (fn: string, status: number) => never {
