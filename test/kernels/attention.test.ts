@@ -41,6 +41,7 @@ class KvRig {
   readonly pool: KvPool;
   readonly k: View; readonly v: View; readonly q: View; readonly dst: View;
   readonly #append: Stream; readonly #attend: Stream;
+  readonly #placed: (readonly [number, number, number, number])[];
   #pages: (readonly [number, number, number, number])[] = [];
   constructor(readonly rig: Rig, readonly c: Case) {
     const { heads, kvHeads, headDim, type } = c, sequences = Object.keys(c.context).map(Number);
@@ -49,6 +50,7 @@ class KvRig {
     const shuffled = new Random(total * 3 + 1).shuffled(total);
     // Page 0, and never the same order as the positions.
     sequences.forEach((s, i) => { for (let index = 0; index < each[i]!; index++) this.#pages.push([2, s, index, shuffled.pop()!]); });
+    this.#placed = [...this.#pages];
     this.k = rig.view(MAX_ROWS, kvHeads, headDim, c.layout);
     this.v = rig.view(MAX_ROWS, kvHeads, headDim, c.layout);
     const most = sequences.length * (c.chunk || c.rows);
@@ -62,7 +64,13 @@ class KvRig {
       rig.device.k.attention(this.#attend.handle, this.dst.handle, this.q.handle, this.pool.handle, c.layer ?? 0, c.window, c.scale ?? 1 / Math.sqrt(headDim));
     });
   }
-  #submit(rows: readonly RowSpec[], stream: Stream, withQ: boolean): void {
+  /** Unsets entries of a sequence's page table with the next submit; gives the pages that they held. */
+  release(sequence: number, indices: readonly number[]): number[] {
+    const gone = this.#placed.filter(([, s, index]) => s === sequence && indices.includes(index));
+    this.#pages = gone.map(([table, s, index]) => [table, s, index, -1]);
+    return gone.map(([, , , page]) => page);
+  }
+  #submit(rows: readonly RowSpec[], stream: Stream, withQ: boolean, decode = false): void {
     const { c, rig } = this, kv = c.kvHeads * c.headDim, qn = c.heads * c.headDim;
     const k = new Float32Array(rows.length * kv), v = new Float32Array(rows.length * kv), q = new Float32Array(withQ ? rows.length * qn : 0);
     rows.forEach((row, i) => {
@@ -73,7 +81,10 @@ class KvRig {
     rig.put(this.k, k);
     rig.put(this.v, v);
     if (withQ) rig.put(this.q, q);
-    rig.submit({ rows, outputs: [], pages: this.#pages }, stream);
+    // Rows marked -1 take position and id from the device region, which a delta sets.
+    rig.submit(decode
+      ? { rows: rows.map(({ sequence }) => ({ sequence })), outputs: [], pages: this.#pages, sequences: rows.map((row) => ({ sequence: row.sequence, length: row.position!, next: 0 })) }
+      : { rows, outputs: [], pages: this.#pages }, stream);
     this.#pages = [];
   }
   /** Appends the contexts in chunks of an odd size. */
@@ -85,11 +96,11 @@ class KvRig {
     }
   }
   /** The attention outputs of the compared rows, by sequence and position. */
-  attend(): Outputs {
+  attend(decode = false): Outputs {
     const { c } = this, out: Outputs = {}, width = c.heads * c.headDim, sequences = Object.keys(c.context).map(Number), chunk = c.chunk || c.rows;
     for (let from = 0; from < c.rows; from += chunk) {
       const rows = sequences.flatMap((s) => Array.from({ length: Math.min(chunk, c.rows - from) }, (_, i) => ({ sequence: s, position: c.context[s]! + from + i, id: 0 })));
-      this.#submit(rows, this.#attend, true);
+      this.#submit(rows, this.#attend, true, decode);
       const all = this.rig.f32(this.dst, rows.length);
       rows.forEach((row, i) => { out[`sequence ${row.sequence} position ${row.position}`] = all.slice(i * width, (i + 1) * width); });
     }
@@ -149,6 +160,38 @@ describe("attention against the reference", () => {
       check({ type, headDim: 32, heads: 2, kvHeads: 1, window: 700, context: { 0: 1500, 1: 650 }, rows: 3 });
     });
   }
+
+  test("pages that left the window may be given back", () => {
+    for (const type of KV_TYPES) {
+      const c: Case = { type, headDim: 32, heads: 4, kvHeads: 2, window: 70, context: { 3: 300 }, rows: 4 };
+      for (const device of [oracle(), ...isas().map((isa) => subject({ isa }))]) {
+        const expected = outputs(device, c);
+        const found = play(device, (rig) => {
+          const kv = new KvRig(rig, c);
+          kv.prefill();
+          // Position 300 reaches back to 231, in page 3: pages 0, 1 and 2 are unset and their memory is scribbled over.
+          const old = kv.release(3, [0, 1, 2]), bytes = new Uint8Array(new ArrayBuffer(kv.pool.pageBytes)).fill(0xff);
+          for (const page of old) kv.pool.writePage(page, bytes);
+          return kv.attend();
+        }, STEP);
+        expectClose(found, expected, 0, `${nameOf(c)} on ${device.info.isa}`);
+      }
+    }
+  });
+
+  test("rows marked -1 attend from the sequence's length", () => {
+    for (const type of KV_TYPES) {
+      const c: Case = { type, headDim: 64, heads: 4, kvHeads: 1, window: 0, context: { 1: 64, 6: 200, 2: 0 }, rows: 1 };
+      for (const device of [oracle(), ...isas().map((isa) => subject({ isa }))]) {
+        const found = play(device, (rig) => {
+          const kv = new KvRig(rig, c);
+          kv.prefill();
+          return kv.attend(true);
+        }, STEP);
+        expectClose(found, outputs(device, c), 0, `${nameOf(c)} on ${device.info.isa}`);
+      }
+    }
+  });
 
   test("fast precision reads the same cache", () => {
     for (const type of KV_TYPES) check({ type, headDim: 128, heads: 8, kvHeads: 2, window: 0, context: { 0: 200, 1: 5 }, rows: 4 }, "fast-int8");
