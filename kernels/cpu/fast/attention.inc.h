@@ -57,39 +57,62 @@ struct Tile {
 };
 BAO_INLINE int64_t tile_floats(int64_t head_dim) { return MAX_QUERIES * PAGE + KEYS * head_dim; }
 
-// scores[q][key ... key + 3] for Q queries: each dot product has one accumulator of W lanes over head_dim, then vsum.
-template <int Q> BAO_INLINE void score_block(float* scores, const float* const* q, const float* k, int64_t head_dim) {
-  vf acc[Q][4];
-#pragma GCC unroll 4
+// What a later loop will read, fetched a little at a time while this one computes.
+struct PageAhead {
+  const char* p;
+  int64_t bytes;
+  BAO_INLINE void fetch(int64_t share) {
+    int64_t now = smaller(share, bytes);
+    for (int64_t i = 0; i < now; i += 64) __builtin_prefetch(p + i, 0, 2);
+    p += now;
+    bytes -= now;
+  }
+};
+
+// scores[q][key ... key + K - 1] for Q queries: each dot product has one accumulator of W lanes over head_dim, then vsum.
+template <int Q, int K> BAO_INLINE void score_block(float* scores, const float* const* q, const float* k, int64_t head_dim) {
+  vf acc[Q][K];
+#pragma GCC unroll 16
   for (int i = 0; i < Q; i++)
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) acc[i][j] = vzero();
+#pragma GCC unroll 16
+    for (int j = 0; j < K; j++) acc[i][j] = vzero();
   for (int64_t d = 0; d < head_dim; d += W) {
-    vf kv[4];
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) kv[j] = vload(k + j * head_dim + d);
-#pragma GCC unroll 4
-    for (int i = 0; i < Q; i++) {
-      vf qv = vload(q[i] + d);
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; j++) acc[i][j] = vfma(qv, kv[j], acc[i][j]);
+    vf qv[Q];
+#pragma GCC unroll 16
+    for (int i = 0; i < Q; i++) qv[i] = vload(q[i] + d);
+#pragma GCC unroll 16
+    for (int j = 0; j < K; j++) {
+      vf kv = vload(k + j * head_dim + d);
+#pragma GCC unroll 16
+      for (int i = 0; i < Q; i++) acc[i][j] = vfma(qv[i], kv, acc[i][j]);
     }
   }
-#pragma GCC unroll 4
-  for (int i = 0; i < Q; i++) vsum4(scores + i * PAGE, acc[i][0], acc[i][1], acc[i][2], acc[i][3]);
+#pragma GCC unroll 16
+  for (int i = 0; i < Q; i++)
+#pragma GCC unroll 16
+    for (int j = 0; j < K; j += 4) vsum4(scores + i * PAGE + j, acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]);
 }
 #if defined(__AVX512F__) || defined(__ARM_NEON)
-constexpr int SCORE_QUERIES = 4, VALUE_VECTORS = 4;
+constexpr int SCORE_QUERIES = 4, VALUE_VECTORS = 4, SCORE_KEYS = 16;
 #else
-constexpr int SCORE_QUERIES = 2, VALUE_VECTORS = 2;  // 16 registers
+constexpr int SCORE_QUERIES = 2, VALUE_VECTORS = 2, SCORE_KEYS = 8;  // 16 registers
 #endif
 
-void score_keys(const Tile& t, int64_t first_query, int64_t end_query, int64_t slot, const float* k, int64_t head_dim) {
+// Scores of the 16 keys unpacked at `slot`.
+void score_keys(const Tile& t, int64_t first_query, int64_t end_query, int64_t slot, const float* k, int64_t head_dim, PageAhead ahead) {
+  const int64_t share = ahead.bytes * SCORE_QUERIES / (4 * (end_query - first_query)) / 64 * 64 + 64;
   int64_t i = first_query;
   for (; i + SCORE_QUERIES <= end_query; i += SCORE_QUERIES)
-    for (int64_t j = 0; j < KEYS; j += 4) score_block<SCORE_QUERIES>(t.scores + i * PAGE + slot + j, t.q + i, k + j * head_dim, head_dim);
+    for (int64_t j = 0; j < KEYS; j += 4) {
+      score_block<SCORE_QUERIES, 4>(t.scores + i * PAGE + slot + j, t.q + i, k + j * head_dim, head_dim);
+      ahead.fetch(share);
+    }
+  // One query alone needs more keys at a time to keep the multipliers busy.
   for (; i < end_query; i++)
-    for (int64_t j = 0; j < KEYS; j += 4) score_block<1>(t.scores + i * PAGE + slot + j, t.q + i, k + j * head_dim, head_dim);
+    for (int64_t j = 0; j < KEYS; j += SCORE_KEYS) {
+      score_block<1, SCORE_KEYS>(t.scores + i * PAGE + slot + j, t.q + i, k + j * head_dim, head_dim);
+      ahead.fetch(share);
+    }
 }
 
 BAO_INLINE float finite_or_zero(float m) { return m == LOWEST ? 0.0f : m; }
@@ -129,40 +152,44 @@ void soften(Tile& t, int64_t query, int64_t first, int64_t end, float scale, int
 // o[q][d ...] += weights[q][j] * v[j][d ...] for keys j < count in ascending order.
 template <int Q, int D> BAO_INLINE void value_block(float* o, const float* weights, const float* v, int64_t count, int64_t head_dim) {
   vf acc[Q][D];
-#pragma GCC unroll 4
+#pragma GCC unroll 16
   for (int i = 0; i < Q; i++)
-#pragma GCC unroll 4
+#pragma GCC unroll 16
     for (int d = 0; d < D; d++) acc[i][d] = vload(o + i * head_dim + d * W);
   for (int64_t j = 0; j < count; j++) {
     vf vv[D];
-#pragma GCC unroll 4
+#pragma GCC unroll 16
     for (int d = 0; d < D; d++) vv[d] = vload(v + j * head_dim + d * W);
-#pragma GCC unroll 4
+#pragma GCC unroll 16
     for (int i = 0; i < Q; i++) {
       vf p = vset1(weights[i * PAGE + j]);
-#pragma GCC unroll 4
+#pragma GCC unroll 16
       for (int d = 0; d < D; d++) acc[i][d] = vfma(p, vv[d], acc[i][d]);
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 16
   for (int i = 0; i < Q; i++)
-#pragma GCC unroll 4
+#pragma GCC unroll 16
     for (int d = 0; d < D; d++) vstore(o + i * head_dim + d * W, acc[i][d]);
 }
-template <int Q> BAO_INLINE void value_queries(float* o, const float* weights, const float* v, int64_t count, int64_t head_dim) {
+template <int Q> BAO_INLINE void value_queries(float* o, const float* weights, const float* v, int64_t count, int64_t head_dim, PageAhead& ahead, int64_t share) {
   int64_t d = 0;
+  ahead.fetch(share);
+  if (Q == 1)
+    for (; d + 2 * VALUE_VECTORS * W <= head_dim; d += 2 * VALUE_VECTORS * W) value_block<1, 2 * VALUE_VECTORS>(o + d, weights, v + d, count, head_dim);
   for (; d + VALUE_VECTORS * W <= head_dim; d += VALUE_VECTORS * W) value_block<Q, VALUE_VECTORS>(o + d, weights, v + d, count, head_dim);
   for (; d < head_dim; d += W) value_block<Q, 1>(o + d, weights, v + d, count, head_dim);
 }
 // Queries [first_query, end_query) and the keys [first, end) of a page that lie in the 16 unpacked at `slot`.
-void value_keys(const Tile& t, int64_t first_query, int64_t end_query, int64_t first, int64_t end, int64_t slot, const float* v, int64_t head_dim) {
+void value_keys(const Tile& t, int64_t first_query, int64_t end_query, int64_t first, int64_t end, int64_t slot, const float* v, int64_t head_dim, PageAhead ahead) {
   int64_t from = larger(first, slot), count = smaller(end, slot + KEYS) - from;
   if (count <= 0) return;
   v += (from - slot) * head_dim;
+  const int64_t share = ahead.bytes * 4 / (end_query - first_query) / 64 * 64 + 64;
   int64_t i = first_query;
-  for (; i + 4 <= end_query; i += 4) value_queries<4>(t.o + i * head_dim, t.scores + i * PAGE + from, v, count, head_dim);
-  for (; i + 2 <= end_query; i += 2) value_queries<2>(t.o + i * head_dim, t.scores + i * PAGE + from, v, count, head_dim);
-  for (; i < end_query; i++) value_queries<1>(t.o + i * head_dim, t.scores + i * PAGE + from, v, count, head_dim);
+  for (; i + 4 <= end_query; i += 4) value_queries<4>(t.o + i * head_dim, t.scores + i * PAGE + from, v, count, head_dim, ahead, share);
+  for (; i + 2 <= end_query; i += 2) value_queries<2>(t.o + i * head_dim, t.scores + i * PAGE + from, v, count, head_dim, ahead, share);
+  for (; i < end_query; i++) value_queries<1>(t.o + i * head_dim, t.scores + i * PAGE + from, v, count, head_dim, ahead, share);
 }
 
 // One page for all rows of the tile that see any of it: first and last row of those, and each row's range of slots.
@@ -188,18 +215,25 @@ void attend_page(Tile& t, int32_t index) {
   if (row_first >= row_end) return;
   // Positions ascend with the rows, so the rows that see the page are adjacent.
   const int64_t q_first = int64_t(row_first) * t.heads, q_end = int64_t(row_end) * t.heads;
-  const char* k_plane = pool.plane(t.a->layer, page, t.kv_head, false);
-  for (int64_t slot = low / KEYS * KEYS; slot < high; slot += KEYS)
-    score_keys(t, q_first, q_end, slot, kv_load(pool, k_plane, slot, KEYS, t.keys), head_dim);
+  // While 16 keys are in work the next 16 are fetched, after the last of K the first of V.
+  const char *k_plane = pool.plane(t.a->layer, page, t.kv_head, false), *v_plane = pool.plane(t.a->layer, page, t.kv_head, true);
+  const int64_t bytes = KEYS * head_dim * (pool.dtype == 0 ? 4 : pool.dtype == 1 ? 2 : 1), low_slot = low / KEYS * KEYS;
+  for (int64_t slot = low_slot; slot < high; slot += KEYS) {
+    const float* k = kv_load(pool, k_plane, slot, KEYS, t.keys);
+    const char* next = slot + KEYS < high ? k_plane + (slot / KEYS + 1) * bytes : v_plane + low_slot / KEYS * bytes;
+    score_keys(t, q_first, q_end, slot, k, head_dim, {next, bytes});
+  }
   for (int64_t q = q_first; q < q_end; q++) soften(t, q, first[q / t.heads], end[q / t.heads], t.a->scale, head_dim);
   // Slots that a row does not see may hold anything, NaN included: they are left out, not multiplied by 0.
-  const char* v_plane = pool.plane(t.a->layer, page, t.kv_head, true);
-  for (int64_t slot = low / KEYS * KEYS; slot < high; slot += KEYS) {
+  const int32_t next_page = page_at(*t.step, pool, t.sequence, index + 1);
+  const char* next_k = next_page >= 0 ? pool.plane(t.a->layer, next_page, t.kv_head, false) : nullptr;
+  for (int64_t slot = low_slot; slot < high; slot += KEYS) {
     const float* v = kv_load(pool, v_plane, slot, KEYS, t.keys);
     if (uniform) {
-      value_keys(t, q_first, q_end, low, high, slot, v, head_dim);
+      const char* next = slot + KEYS < PAGE ? v_plane + (slot / KEYS + 1) * bytes : next_k;
+      value_keys(t, q_first, q_end, low, high, slot, v, head_dim, {next, next ? bytes : 0});
     } else {
-      for (int32_t r = row_first; r < row_end; r++) value_keys(t, int64_t(r) * t.heads, int64_t(r + 1) * t.heads, first[r], end[r], slot, v, head_dim);
+      for (int32_t r = row_first; r < row_end; r++) value_keys(t, int64_t(r) * t.heads, int64_t(r + 1) * t.heads, first[r], end[r], slot, v, head_dim, {nullptr, 0});
     }
   }
 }

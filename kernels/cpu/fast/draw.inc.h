@@ -17,6 +17,55 @@ BAO_INLINE uint32_t bucket_start(int32_t bucket) {
   return uint32_t(e >= 3 ? eighths << (e - 3) : (eighths + (8u >> e) - 1) >> (3 - e));
 }
 
+// mass[j] = mass_of(delta lane j), the same integers.
+#if defined(__AVX512F__) || defined(__AVX2__)
+#if defined(__AVX512F__)
+BAO_INLINE vi mass_high(vi a, vi b) {
+  vi even = _mm512_srli_epi64(_mm512_mul_epu32(a, b), 32), odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), _mm512_srli_epi64(b, 32));
+  return _mm512_mask_blend_epi32(0xAAAA, even, odd);
+}
+BAO_INLINE vi mass_set(uint32_t x) { return _mm512_set1_epi32(int32_t(x)); }
+BAO_INLINE vi mass_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+BAO_INLINE vi mass_fraction_bits(vi high, vi low) { return _mm512_or_si512(_mm512_slli_epi32(high, 7), _mm512_srli_epi32(low, 25)); }
+BAO_INLINE vi mass_low(vi a, vi b) { return _mm512_mullo_epi32(a, b); }
+template <int N> BAO_INLINE vi mass_shift(vi a) { return _mm512_srli_epi32(a, N); }
+BAO_INLINE vi mass_shift_by(vi a, vi n) { return _mm512_srlv_epi32(a, n); }
+BAO_INLINE vi mass_truncate(vf x) { return _mm512_cvttps_epi32(x); }
+BAO_INLINE void mass_store(uint32_t* p, vi x, vm valid) { _mm512_storeu_si512(p, _mm512_maskz_mov_epi32(valid, x)); }
+#else
+BAO_INLINE vi mass_high(vi a, vi b) {
+  vi even = _mm256_srli_epi64(_mm256_mul_epu32(a, b), 32), odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), _mm256_srli_epi64(b, 32));
+  return _mm256_blend_epi32(even, odd, 0xAA);
+}
+BAO_INLINE vi mass_set(uint32_t x) { return _mm256_set1_epi32(int32_t(x)); }
+BAO_INLINE vi mass_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
+BAO_INLINE vi mass_fraction_bits(vi high, vi low) { return _mm256_or_si256(_mm256_slli_epi32(high, 7), _mm256_srli_epi32(low, 25)); }
+BAO_INLINE vi mass_low(vi a, vi b) { return _mm256_mullo_epi32(a, b); }
+template <int N> BAO_INLINE vi mass_shift(vi a) { return _mm256_srli_epi32(a, N); }
+BAO_INLINE vi mass_shift_by(vi a, vi n) { return _mm256_srlv_epi32(a, n); }
+BAO_INLINE vi mass_truncate(vf x) { return _mm256_cvttps_epi32(x); }
+BAO_INLINE void mass_store(uint32_t* p, vi x, vm valid) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_and_si256(x, _mm256_castps_si256(valid))); }
+#endif
+BAO_INLINE void vmass(uint32_t* mass, vf delta) {
+  vi q = mass_truncate(vmul(delta, vset1(-67108864.0f))), log2e = mass_set(3098164009u);
+  vi high = mass_high(q, log2e), f = mass_fraction_bits(high, mass_low(q, log2e)), p = mass_set(493577u);
+  p = mass_sub(mass_set(5547538u), mass_high(f, p));
+  p = mass_sub(mass_set(41218952u), mass_high(f, p));
+  p = mass_sub(mass_set(238367376u), mass_high(f, p));
+  p = mass_sub(mass_set(1031763206u), mass_high(f, p));
+  p = mass_sub(mass_set(2977044447u), mass_high(f, p));
+  vi r = mass_sub(mass_set(2147483648u), mass_shift<1>(mass_high(f, p)));
+  vi by = mass_sub(mass_shift<25>(high), mass_set(0xFFFFFFFFu));
+  mass_store(mass, mass_shift_by(r, by), vlt(vset1(-21.0f), delta));
+}
+#else
+BAO_INLINE void vmass(uint32_t* mass, vf delta) {
+  float d[W];
+  vstore(d, delta);
+  for (int j = 0; j < W; j++) mass[j] = mass_of(d[j]);
+}
+#endif
+
 // ---------------------------------------------------------------- a row
 
 struct DrawChunk {
@@ -65,7 +114,7 @@ struct Draw {
     const int64_t count = size(c);
     const vf shift = vset1(max), scale = vset1(inv), bottom = vset1(low), top = vset1(high);
     MassCut cut{key, chunk[c].key_ties};
-    float delta[W];
+    uint32_t mass[W];
     for (int64_t i = 0; i < count; i += W) {
       int64_t lanes = smaller(W, count - i);
       vf d = vmul(vsub(vload_any(x + i, lanes), shift), scale);
@@ -77,10 +126,10 @@ struct Draw {
           if (!cut.keeps(order_key(x[i + j]))) hits &= ~(1u << j);
       }
       if (!hits) continue;
-      vstore(delta, d);
+      vmass(mass, d);
       for (; hits; hits &= hits - 1) {
         int32_t j = __builtin_ctz(hits);
-        if (!f(first(c) + i + j, mass_of(delta[j]))) return;
+        if (!f(first(c) + i + j, mass[j])) return;
       }
     }
   }
@@ -94,6 +143,15 @@ struct Draw {
   void fill_sums(int64_t c) const {
     uint64_t* sum = chunk[c].sum;
     for (int32_t i = 0; i < BUCKETS; i++) sum[i] = 0;
+    if (!(top_p < 1.0f) && min_mass == 0) {  // no threshold to look for: any bucket will do
+      uint64_t total = 0;
+      each(c, -21.0f, 1.0f, [&](int64_t, uint32_t m) {
+        total += m;
+        return true;
+      });
+      sum[BUCKETS - 1] = total;
+      return;
+    }
     each(c, -21.0f, 1.0f, [&](int64_t, uint32_t m) {
       if (m) sum[bucket_of(m)] += m;
       return true;
