@@ -40,6 +40,10 @@ BAO_API int32_t bao_dequantize(int32_t dtype, const void* source, double sourceB
 /* Relative error of a quantised block of rows: out[0] = sum of (dequantised - source)^2, out[1] = sum of source^2, as two doubles. */
 BAO_API int32_t bao_quantize_error(int32_t dtype, const void* source, const void* quantised, double quantisedBytes, int32_t rows, int32_t columns, void* out);
 
+/* For benchmarks: bytes a second that `threads` threads reach which do nothing but read `bytes` of fresh memory (2^20 ... 10^12; far more than
+ * the caches hold), the fastest of `passes` passes. 0 = failed. Takes that much memory while it runs, and a second or so. */
+BAO_API double bao_host_read_bandwidth(int32_t threads, double bytes, int32_t passes);
+
 /* JSON: architecture, instruction sets of this processor, cores, page size. Owned by the library. */
 BAO_API const char* bao_host_info(void);
 

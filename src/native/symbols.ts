@@ -263,6 +263,7 @@ export const hostSymbols = {
   bao_quantize: { args: ["i32", "ptr", "f64", "ptr", "f64", "i32", "i32"], returns: "i32" },
   bao_dequantize: { args: ["i32", "ptr", "f64", "ptr", "f64", "i32", "i32"], returns: "i32" },
   bao_quantize_error: { args: ["i32", "ptr", "ptr", "f64", "i32", "i32", "ptr"], returns: "i32" },
+  bao_host_read_bandwidth: { args: ["i32", "f64", "i32"], returns: "f64" },
   bao_host_info: { args: [], returns: "cstring" },
 } as const;
 
@@ -545,6 +546,9 @@ export interface Host {
   dequantize(dtype: number, source: Memory, sourceBytes: number, destination: Memory, destinationBytes: number, rows: number, columns: number): void;
   /** Relative error of a quantised block of rows: out[0] = sum of (dequantised - source)^2, out[1] = sum of source^2, as two doubles. */
   quantizeError(dtype: number, source: Memory, quantised: Memory, quantisedBytes: number, rows: number, columns: number, out: Memory): void;
+  /** For benchmarks: bytes a second that `threads` threads reach which do nothing but read `bytes` of fresh memory (2^20 ... 10^12; far more than
+   * the caches hold), the fastest of `passes` passes. 0 = failed. Takes that much memory while it runs, and a second or so. */
+  hostReadBandwidth(threads: number, bytes: number, passes: number): number;
   /** JSON: architecture, instruction sets of this processor, cores, page size. Owned by the library. */
   hostInfo(): string;
 }
@@ -656,6 +660,7 @@ export function bindHost(s: Native<typeof hostSymbols>, fail: Fail): Host {
     quantize(dtype: number, source: Memory, sourceBytes: number, destination: Memory, destinationBytes: number, rows: number, columns: number): void { const rc = s.bao_quantize(dtype, source, sourceBytes, destination, destinationBytes, rows, columns); if (rc !== 0) fail("bao_quantize", rc); },
     dequantize(dtype: number, source: Memory, sourceBytes: number, destination: Memory, destinationBytes: number, rows: number, columns: number): void { const rc = s.bao_dequantize(dtype, source, sourceBytes, destination, destinationBytes, rows, columns); if (rc !== 0) fail("bao_dequantize", rc); },
     quantizeError(dtype: number, source: Memory, quantised: Memory, quantisedBytes: number, rows: number, columns: number, out: Memory): void { const rc = s.bao_quantize_error(dtype, source, quantised, quantisedBytes, rows, columns, out); if (rc !== 0) fail("bao_quantize_error", rc); },
+    hostReadBandwidth(threads: number, bytes: number, passes: number): number { return s.bao_host_read_bandwidth(threads, bytes, passes); },
     hostInfo(): string { return String(s.bao_host_info() ?? ""); },
   };
 }
