@@ -1,9 +1,10 @@
 // bao generate and bao perplexity: what goes where, JSON shapes, ids, dumps, diagnostics, Ctrl-C and broken pipes.
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { copyFileSync, cpSync, mkdtempSync, openSync, readFileSync, closeSync, rmSync, statSync, symlinkSync, writeFileSync, writeSync } from "node:fs";
+import { copyFileSync, cpSync, mkdirSync, mkdtempSync, realpathSync, openSync, readFileSync, closeSync, rmSync, statSync, symlinkSync, writeFileSync, writeSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { openGguf } from "../../src/gguf/index.ts";
+import { findLibrary } from "../../src/native/library.ts";
 import { bao, DEMO, root, STORIES } from "./spawn.ts";
 
 setDefaultTimeout(120_000);
@@ -205,14 +206,29 @@ describe("ends", () => {
     expect((await new Response(child.stdout).text()).length).toBe(5);
     expect(await new Response(child.stderr).text()).toBe("code 0\n");
   });
-  test("no kernel library and no compiler: one clear line, exit code 4", async () => {
-    const copy = join(folder, "package");
+});
+
+describe("a package without kernel library", () => {
+  let copy = "";
+  beforeAll(() => {
+    copy = join(folder, "package");
     for (const part of ["src", "package.json", "Makefile"]) cpSync(join(root, part), join(copy, part), { recursive: true });
     symlinkSync(join(root, "node_modules"), join(copy, "node_modules"));
+  });
+  test("no compiler: one clear line, exit code 4", async () => {
     const { code, stdout, stderr } = await bao(["generate", "-m", STORIES, "--raw", "-p", "x"], { script: join(copy, "src/cli/bao.ts"), env: { PATH: "/nowhere" } });
     expect([code, stdout]).toEqual([4, ""]);
     expect(stderr.trimEnd().split("\n")).toHaveLength(2);
     expect(stderr).toContain("make");
     expect(() => statSync(join(copy, "build"))).toThrow();
+  });
+  test("it is built with `make cpu` in the package's folder, whose output goes to stderr", async () => {
+    // Stands in for make: compiling takes minutes, and is what `make test` does before this test runs.
+    const tools = join(folder, "tools"), built = findLibrary("cpu")!;
+    mkdirSync(tools);
+    writeFileSync(join(tools, "make"), `#!/bin/sh\necho "making $1 in $(pwd)"\nmkdir build && cp "${built}" build/\n`, { mode: 0o755 });
+    const { code, stdout, stderr } = await bao([...STORY, "-p", "Once upon a time", "-n", "4"], { script: join(copy, "src/cli/bao.ts"), env: { PATH: `${tools}:${process.env["PATH"]}` } });
+    expect(stderr).toContain(`making cpu in ${realpathSync(copy)}\n`);
+    expect([code, stdout]).toEqual([0, ", there was a\n"]);
   });
 });
