@@ -64,7 +64,7 @@ cpu: $(CPU_LIBRARY)
 
 $(CPU_LIBRARY): $(CPU_OBJECTS) $(BUILD)/exports.map
 	@echo "link $@"
-	$(Q)$(CXX) $(LINK) -pthread -o $@ $(CPU_OBJECTS)
+	$(Q)$(CXX) $(LINK) -pthread -o $@.part $(CPU_OBJECTS) && mv $@.part $@  # a program may be opening the old one
 
 $(BUILD)/exports.map:
 	@mkdir -p $(@D)
