@@ -157,19 +157,21 @@ template <class T, int ROWS> struct DotSink {
 };
 
 template <class T> BAO_INLINE void gather_heads(TileScratch& t, const uint8_t* p, int64_t stride, int64_t blocks) {
-  if constexpr (T::HEAD != 0) {
-    for (int r = 0; r < W; r++) {
-      const uint8_t* at = p + r * stride + T::HEAD_AT;
-      for (int64_t b = 0; b < blocks; b++) {
-        uint32_t head = 0;
-        __builtin_memcpy(&head, at + b * T::BYTES, T::HEAD);
-        t.head[b * W + r] = head;
-      }
+  for (int r = 0; r < W; r++) {
+    const uint8_t* at = p + r * stride + T::HEAD_AT;
+    for (int64_t b = 0; b < blocks; b++) {
+      uint32_t head = 0;
+      __builtin_memcpy(&head, at + b * T::BYTES, T::HEAD);
+      t.head[b * W + r] = head;
     }
   }
 }
 template <class T, class Sink> BAO_INLINE void unpack_chunk(TileScratch& t, const uint8_t* p, int64_t stride, int64_t blocks, Ahead& ahead, Sink& sink) {
-  gather_heads<T>(t, p, stride, blocks);
+  if constexpr (T::PAIR) {
+    for (; blocks >= 2; blocks -= 2, p += 2 * T::BYTES) T::pair(p, stride, ahead, sink);
+    if (blocks == 0) return;
+  }
+  if constexpr (T::HEAD != 0) gather_heads<T>(t, p, stride, blocks);
   for (int64_t b = 0; b < blocks; b++) T::block(p + b * T::BYTES, stride, T::HEAD ? iload(t.head + b * W) : iset(0), ahead, sink);
 }
 

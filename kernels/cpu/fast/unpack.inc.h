@@ -2,6 +2,7 @@
 //   scale(v)      scale of the next group of GROUP columns, all of a block before its values or mixed with them
 //   minimum(v)    what the format adds to each weight of that group (MINIMUM only)
 //   values(f)     32 columns: f(t) for t = 0..7 is the dword t of every row, bytes 0..255 with the format's OFFSET still in
+// and `pair`, where it exists, two blocks of 32 columns with fewer loads,
 // so that weight = scale * (value - OFFSET) + minimum, exact up to the addition. HEAD bytes at HEAD_AT are gathered by the caller into `head`.
 
 // What is to be read next, fetched a few lines with each 16 bytes of W rows: a burst would fill the miss buffers and stop the loads.
@@ -44,9 +45,16 @@ BAO_INLINE vf low_half(vi x) { return ihalf(iand(x, iset(0xFFFF))); }
 BAO_INLINE vf high_half(vi x) { return ihalf(ishr<16>(x)); }
 BAO_INLINE vf negated(vf x) { return ifloat_bits(ixor(ibits(x), iset(0x80000000u))); }
 
-// The four bits of `bits` that belong to dword t, moved to bit `TO` of its four bytes.
-template <int T, int TO> BAO_INLINE vi spread_bits(vi bits) {
-  return iand(imul(iand(ishr<4 * T>(bits), iset(15)), iset(0x00204081u << TO)), ibytes(1 << TO));
+// Dword t of 32 columns with a fifth bit: bit 4t + i of `bits` becomes bit 4 of byte i.
+template <int T> BAO_INLINE vi with_fifth_bit(vi low, vi bits) {
+#if defined(__AVX512F__)
+  constexpr int B = T / 2 * 0x01010101, NIBBLE = T % 2 * 4;
+  const vi index = _mm512_broadcast_i32x4(_mm_setr_epi32(B, B + 0x04040404, B + 0x08080808, B + 0x0C0C0C0C));
+  __mmask64 set = _mm512_test_epi8_mask(_mm512_shuffle_epi8(bits, index), iset(0x08040201u << NIBBLE));
+  return _mm512_mask_add_epi8(low, set, low, ibytes(16));
+#else
+  return ior(low, iand(imul(iand(ishr<4 * T>(bits), iset(15)), iset(0x00204081u << 4)), ibytes(16)));
+#endif
 }
 // Split-half nibbles: dword t of 32 columns from the four dwords of 16 bytes.
 template <int T> BAO_INLINE vi nibbles(const vi x[4]) { return low_bits<4>(ishr<T < 4 ? 0 : 4>(x[T % 4])); }
@@ -61,60 +69,113 @@ template <class Sink> BAO_INLINE void nibbles32(const uint8_t* p, int64_t stride
   sink.values([&](auto t) { return ilookup(table, nibbles<decltype(t)::value>(x)); });
 }
 
+// The dwords that start two bytes into x[0], x[1] ...
+BAO_INLINE void two_bytes_on(const vi* x, vi out[4]) {
+  for (int t = 0; t < 4; t++) out[t] = ior(ishr<16>(x[t]), ishl<16>(x[t + 1]));
+}
+// Two 18-byte blocks of d and nibbles: p holds bytes 0-31, the nibbles of the second block are loaded by themselves.
+template <class Sink, class F> BAO_INLINE void pair18(const uint8_t* p, int64_t stride, Ahead& ahead, Sink& sink, F&& level) {
+  vi x[8], first[4], second[4];
+  load_rows32(ahead, p, stride, x);
+  load_rows(ahead, p + 20, stride, second);
+  two_bytes_on(x, first);
+  sink.scale(low_half(x[0]));
+  sink.values([&](auto t) { return level(nibbles<decltype(t)::value>(first)); });
+  sink.scale(high_half(x[4]));
+  sink.values([&](auto t) { return level(nibbles<decltype(t)::value>(second)); });
+}
+
 struct UnpackQ4_0 {
   static constexpr int ELEMENTS = 32, BYTES = 18, GROUP = 32, OFFSET = 8, HEAD = 2, HEAD_AT = 0;
-  static constexpr bool MINIMUM = false;
+  static constexpr bool MINIMUM = false, PAIR = true;
   template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Ahead& ahead, Sink& sink) {
     sink.scale(ihalf(head));
     nibbles32(p + 2, stride, ahead, sink);
+  }
+  template <class Sink> static BAO_INLINE void pair(const uint8_t* p, int64_t stride, Ahead& ahead, Sink& sink) {
+    pair18(p, stride, ahead, sink, [](vi q) { return q; });
   }
 };
 
 struct UnpackQ4_1 {
   static constexpr int ELEMENTS = 32, BYTES = 20, GROUP = 32, OFFSET = 0, HEAD = 4, HEAD_AT = 0;
-  static constexpr bool MINIMUM = true;
+  static constexpr bool MINIMUM = true, PAIR = true;
   template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Ahead& ahead, Sink& sink) {
     sink.scale(low_half(head));
     sink.minimum(high_half(head));
     nibbles32(p + 4, stride, ahead, sink);
   }
+  template <class Sink> static BAO_INLINE void pair(const uint8_t* p, int64_t stride, Ahead& ahead, Sink& sink) {
+    vi x[8], second[4];
+    load_rows32(ahead, p, stride, x);
+    load_rows(ahead, p + 24, stride, second);
+    sink.scale(low_half(x[0]));
+    sink.minimum(high_half(x[0]));
+    sink.values([&](auto t) { return nibbles<decltype(t)::value>(x + 1); });
+    sink.scale(low_half(x[5]));
+    sink.minimum(high_half(x[5]));
+    sink.values([&](auto t) { return nibbles<decltype(t)::value>(second); });
+  }
 };
 
-template <class Sink> BAO_INLINE void fives32(const uint8_t* p, int64_t stride, Ahead& ahead, vi high, Sink& sink) {
-  vi x[4];
-  load_rows(ahead, p, stride, x);
+template <class Sink> BAO_INLINE void fives32(const vi x[4], vi high, Sink& sink) {
   sink.values([&](auto t) {
     constexpr int T = decltype(t)::value;
-    return ior(nibbles<T>(x), spread_bits<T, 4>(high));
+    return with_fifth_bit<T>(nibbles<T>(x), high);
   });
 }
 
 struct UnpackQ5_0 {
   static constexpr int ELEMENTS = 32, BYTES = 22, GROUP = 32, OFFSET = 16, HEAD = 0, HEAD_AT = 0;
-  static constexpr bool MINIMUM = false;
+  static constexpr bool MINIMUM = false, PAIR = true;
   template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi, Ahead& ahead, Sink& sink) {
     vi x[4];
     load_rows(ahead, p, stride, x);
     sink.scale(low_half(x[0]));
-    fives32(p + 6, stride, ahead, ior(ishr<16>(x[0]), ishl<16>(x[1])), sink);
+    vi q[4];
+    load_rows(ahead, p + 6, stride, q);
+    fives32(q, ior(ishr<16>(x[0]), ishl<16>(x[1])), sink);
+  }
+  template <class Sink> static BAO_INLINE void pair(const uint8_t* p, int64_t stride, Ahead& ahead, Sink& sink) {
+    vi x[8], first[4], second[4];
+    load_rows32(ahead, p, stride, x);
+    load_rows(ahead, p + 28, stride, second);
+    two_bytes_on(x + 1, first);
+    sink.scale(low_half(x[0]));
+    fives32(first, ior(ishr<16>(x[0]), ishl<16>(x[1])), sink);
+    sink.scale(high_half(x[5]));
+    fives32(second, x[6], sink);
   }
 };
 
 struct UnpackQ5_1 {
   static constexpr int ELEMENTS = 32, BYTES = 24, GROUP = 32, OFFSET = 0, HEAD = 0, HEAD_AT = 0;
-  static constexpr bool MINIMUM = true;
+  static constexpr bool MINIMUM = true, PAIR = true;
   template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi, Ahead& ahead, Sink& sink) {
     vi x[4];
     load_rows(ahead, p, stride, x);
     sink.scale(low_half(x[0]));
     sink.minimum(high_half(x[0]));
-    fives32(p + 8, stride, ahead, x[1], sink);
+    vi q[4];
+    load_rows(ahead, p + 8, stride, q);
+    fives32(q, x[1], sink);
+  }
+  template <class Sink> static BAO_INLINE void pair(const uint8_t* p, int64_t stride, Ahead& ahead, Sink& sink) {
+    vi x[8], second[4];
+    load_rows32(ahead, p, stride, x);
+    load_rows(ahead, p + 32, stride, second);
+    sink.scale(low_half(x[0]));
+    sink.minimum(high_half(x[0]));
+    fives32(x + 2, x[1], sink);
+    sink.scale(low_half(x[6]));
+    sink.minimum(high_half(x[6]));
+    fives32(second, x[7], sink);
   }
 };
 
 struct UnpackQ8_0 {
   static constexpr int ELEMENTS = 32, BYTES = 34, GROUP = 32, OFFSET = 128, HEAD = 2, HEAD_AT = 0;
-  static constexpr bool MINIMUM = false;
+  static constexpr bool MINIMUM = false, PAIR = false;
   template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Ahead& ahead, Sink& sink) {
     sink.scale(ihalf(head));
     vi x[8];
@@ -125,7 +186,7 @@ struct UnpackQ8_0 {
 
 struct UnpackQ2_K {
   static constexpr int ELEMENTS = 256, BYTES = 84, GROUP = 16, OFFSET = 0, HEAD = 4, HEAD_AT = 80;
-  static constexpr bool MINIMUM = true;
+  static constexpr bool MINIMUM = true, PAIR = false;
   template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Ahead& ahead, Sink& sink) {
     vf d = low_half(head), dmin = negated(high_half(head));
     vi scales[4];
@@ -148,7 +209,7 @@ struct UnpackQ2_K {
 
 struct UnpackQ3_K {
   static constexpr int ELEMENTS = 256, BYTES = 110, GROUP = 16, OFFSET = 4, HEAD = 0, HEAD_AT = 0;
-  static constexpr bool MINIMUM = false;
+  static constexpr bool MINIMUM = false, PAIR = false;
   template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi, Ahead& ahead, Sink& sink) {
     // The last 16 bytes of the block: two of qs, twelve of scales, d.
     vi tail[4], sc[3];
@@ -201,7 +262,7 @@ template <class Sink> BAO_INLINE void k_header(const uint8_t* p, int64_t stride,
 
 struct UnpackQ4_K {
   static constexpr int ELEMENTS = 256, BYTES = 144, GROUP = 32, OFFSET = 0, HEAD = 0, HEAD_AT = 0;
-  static constexpr bool MINIMUM = true;
+  static constexpr bool MINIMUM = true, PAIR = false;
   template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi, Ahead& ahead, Sink& sink) {
     k_header(p, stride, ahead, sink);
     for (int pair = 0; pair < 4; pair++) {
@@ -215,7 +276,7 @@ struct UnpackQ4_K {
 
 struct UnpackQ5_K {
   static constexpr int ELEMENTS = 256, BYTES = 176, GROUP = 32, OFFSET = 0, HEAD = 0, HEAD_AT = 0;
-  static constexpr bool MINIMUM = true;
+  static constexpr bool MINIMUM = true, PAIR = false;
   template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi, Ahead& ahead, Sink& sink) {
     k_header(p, stride, ahead, sink);
     vi high[8];
@@ -232,7 +293,7 @@ struct UnpackQ5_K {
 
 struct UnpackQ6_K {
   static constexpr int ELEMENTS = 256, BYTES = 210, GROUP = 16, OFFSET = 32, HEAD = 2, HEAD_AT = 208;
-  static constexpr bool MINIMUM = false;
+  static constexpr bool MINIMUM = false, PAIR = false;
   template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Ahead& ahead, Sink& sink) {
     vf d = ihalf(head);
     vi scales[4];
@@ -264,16 +325,20 @@ alignas(16) constexpr uint8_t E2M1_LEVELS[16] = {16, 17, 18, 19, 20, 22, 24, 28,
 
 struct UnpackIQ4_NL {
   static constexpr int ELEMENTS = 32, BYTES = 18, GROUP = 32, OFFSET = 128, HEAD = 2, HEAD_AT = 0;
-  static constexpr bool MINIMUM = false;
+  static constexpr bool MINIMUM = false, PAIR = true;
   template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Ahead& ahead, Sink& sink) {
     sink.scale(ihalf(head));
     nibbles32(p + 2, stride, ahead, itable(IQ4_LEVELS), sink);
+  }
+  template <class Sink> static BAO_INLINE void pair(const uint8_t* p, int64_t stride, Ahead& ahead, Sink& sink) {
+    table_t table = itable(IQ4_LEVELS);
+    pair18(p, stride, ahead, sink, [&](vi q) { return ilookup(table, q); });
   }
 };
 
 struct UnpackIQ4_XS {
   static constexpr int ELEMENTS = 256, BYTES = 136, GROUP = 32, OFFSET = 128, HEAD = 0, HEAD_AT = 0;
-  static constexpr bool MINIMUM = false;
+  static constexpr bool MINIMUM = false, PAIR = false;
   template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi, Ahead& ahead, Sink& sink) {
     vi x[4];
     load_rows(ahead, p, stride, x);
@@ -289,7 +354,7 @@ struct UnpackIQ4_XS {
 
 struct UnpackMXFP4 {
   static constexpr int ELEMENTS = 32, BYTES = 17, GROUP = 32, OFFSET = 16, HEAD = 1, HEAD_AT = 0;
-  static constexpr bool MINIMUM = false;
+  static constexpr bool MINIMUM = false, PAIR = false;
   template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Ahead& ahead, Sink& sink) {
     // 2^(e - 128): the exponent field is e - 1; e = 0 and 1 are the float subnormals with bits 1 << 21 and 2 << 21.
     vf normal = ifloat_bits(ishl<23>(isub(head, iset(1)))), tiny = ifloat_bits(ishl<21>(iadd(head, iset(1))));
@@ -300,7 +365,7 @@ struct UnpackMXFP4 {
 
 struct UnpackNVFP4 {
   static constexpr int ELEMENTS = 64, BYTES = 36, GROUP = 16, OFFSET = 16, HEAD = 4, HEAD_AT = 0;
-  static constexpr bool MINIMUM = false;
+  static constexpr bool MINIMUM = false, PAIR = false;
   template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Ahead& ahead, Sink& sink) {
     // UE4M3 bits stand right above a float's 20 low mantissa bits; one exact product corrects the bias, subnormals included. 0x7F is 0.
     unroll<4>([&](auto g) {
