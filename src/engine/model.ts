@@ -75,8 +75,7 @@ export class LocalModel implements Disposable {
     const clock = stopwatch();
     const opened = openModel(path, options);
     times.open = clock();
-    const source = tokenizerSource((key) => opened.file.metadata.get(key));
-    const tokenizer = createTokenizer(source);
+    const { source, tokenizer } = readTokenizer(opened.file);
     checkVocabulary(opened.file, tokenizer, familyOf(opened.file).configure(opened.file).vocabulary);
     times.tokenizer = clock();
     const runner = new Runner(opened.file, {
@@ -133,6 +132,17 @@ function stopwatch(): () => number {
     last = now;
     return ms;
   };
+}
+
+/** Tokenizer errors know keys; whoever reads them has to know the file as well. */
+function readTokenizer(file: GgufFile): { source: ReturnType<typeof tokenizerSource>; tokenizer: Tokenizer } {
+  try {
+    const source = tokenizerSource((key) => file.metadata.get(key));
+    return { source, tokenizer: createTokenizer(source) };
+  } catch (e) {
+    if (!(e instanceof ModelFileError) || e.message.includes(file.path)) throw e;
+    throw new ModelFileError(e.code, `${file.path}: ${e.message}`, e.hint, { cause: e });
+  }
 }
 
 // A tokenizer larger than the embedding would give ids that the model cannot run.

@@ -37,6 +37,8 @@ export function planRun(config: ModelConfig, options: Partial<RunPlan> = {}): Ru
   const chunk = options.chunk ?? 256;
   if (options.outputs !== undefined) whole("outputs", options.outputs, chunk);
   if (options.kvType !== undefined && !Object.hasOwn(BYTES_PER_VALUE, options.kvType)) throw new UsageError("bad_option", `kvType: expected ${Object.keys(BYTES_PER_VALUE).join(", ")}, found ${options.kvType}`);
+  const uneven = options.kvType === "q8_0" ? config.layers.find((l) => l.headDim % 32 !== 0) : undefined;
+  if (uneven) throw new UsageError("bad_option", `kvType: q8_0 needs heads of a multiple of 32 values, this model has ${uneven.headDim}`, "Use f16.");
   return { context: options.context ?? Math.min(config.contextLength, 4096), sequences, chunk, outputs: options.outputs ?? Math.min(sequences, chunk), kvType: options.kvType ?? "f16" };
 }
 

@@ -7,6 +7,8 @@ import type { MatrixUse, WeightSource } from "./weights.ts";
 
 const USE: Record<MatrixUse, number> = { matmul: BAO.USE_MATMUL, rows: BAO.USE_ROWS | BAO.USE_HOST, both: BAO.USE_MATMUL | BAO.USE_ROWS };
 const VECTOR_TYPES = new Set(["F32", "F16", "BF16"]);
+/** Types that the kernels multiply by (see kernels/bao.h). */
+const MATRIX_TYPES = new Set(["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4"]);
 
 /** What checking a file against a family found; shared by loading and by estimating. */
 export class TensorCheck {
@@ -24,6 +26,14 @@ export class TensorCheck {
     while (found.length < shape.length) found.push(1);
     if (found.length !== shape.length || found.some((n, i) => n !== shape[i])) {
       throw new ModelFileError("tensor_shape", `${t.path}: ${name}: expected [${shape.join(", ")}], found [${t.shape.join(", ")}]`, "The file's metadata and tensors disagree: it is damaged or was made by another converter.");
+    }
+    return t;
+  }
+  /** As `take`, for a matrix. Throws `tensor_type` for a type that no kernel multiplies by. */
+  takeMatrix(name: string, shape: readonly number[]): GgufTensor | undefined {
+    const t = this.take(name, shape);
+    if (t && !MATRIX_TYPES.has(t.type.name)) {
+      throw new ModelFileError("tensor_type", `${t.path}: ${name}: type ${t.type.name} is not supported`, `Supported: ${[...MATRIX_TYPES].join(", ")}.`);
     }
     return t;
   }
@@ -55,10 +65,10 @@ export class DeviceWeights implements WeightSource, Disposable {
   has(name: string): boolean { return this.file.tensors.has(name); }
 
   matrix(name: string, columns: number, rows: number, use: MatrixUse = "matmul"): Weight {
-    return this.#weight(name, this.check.take(name, [columns, rows]), columns, rows, 1, USE[use]);
+    return this.#weight(name, this.check.takeMatrix(name, [columns, rows]), columns, rows, 1, USE[use]);
   }
   experts(name: string, columns: number, rows: number, experts: number): Weight {
-    return this.#weight(name, this.check.take(name, [columns, rows, experts]), columns, rows, experts, BAO.USE_MATMUL);
+    return this.#weight(name, this.check.takeMatrix(name, [columns, rows, experts]), columns, rows, experts, BAO.USE_MATMUL);
   }
   vector(name: string, length: number): Weight {
     const t = this.check.take(name, [length]);
@@ -83,7 +93,7 @@ export class DeviceWeights implements WeightSource, Disposable {
         case "F32": return bytes.getFloat32(0, true);
         case "F16": return bytes.getFloat16(0, true);
         case "BF16": return new Float32Array(Uint32Array.of(bytes.getUint16(0, true) << 16).buffer)[0]!;
-        default: throw new ModelFileError("tensor_type", `${t.path}: ${name}: expected F32, F16 or BF16, found ${t.type.name}`);
+        default: throw new ModelFileError("tensor_type", `${t.path}: ${name}: expected F32, F16 or BF16, found ${t.type.name}`, "Norms and scales are not quantised in a valid file.");
       }
     } finally { view.close(); }
   }
@@ -125,12 +135,12 @@ export class TensorSizes implements WeightSource<number> {
   #add(t: GgufTensor | undefined): number { this.bytes += t?.bytes ?? 0; return t?.bytes ?? 0; }
   has(name: string): boolean { return this.file.tensors.has(name); }
   matrix(name: string, columns: number, rows: number, use: MatrixUse = "matmul"): number {
-    const n = this.#add(this.check.take(name, [columns, rows]));
+    const n = this.#add(this.check.takeMatrix(name, [columns, rows]));
     if (use !== "rows") this.matmulBytes += n;
     return n;
   }
   experts(name: string, columns: number, rows: number, experts: number): number {
-    const n = this.#add(this.check.take(name, [columns, rows, experts]));
+    const n = this.#add(this.check.takeMatrix(name, [columns, rows, experts]));
     this.expertBytes += n;
     return n;
   }

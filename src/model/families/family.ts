@@ -23,6 +23,12 @@ export class Keys {
     if (value === undefined) throw this.#missing(key);
     return this.#bounded(key, value, min, max);
   }
+  /** A whole, even number in [2, max]: values of a head, or those of it that rotate in pairs. */
+  even(key: string, max: number, absent?: number): number {
+    const value = this.int(key, 2, max, absent);
+    if (value % 2 !== 0) throw this.bad(key, "an even number", value);
+    return value;
+  }
   /** One number a layer; a scalar counts for all. */
   intEach(key: string, layers: number, min: number, max: number, absent?: number): number[] {
     const values = this.file.metadata.u32Each(`${this.prefix}.${key}`, layers) ?? (absent === undefined ? undefined : new Array<number>(layers).fill(absent));
@@ -50,8 +56,8 @@ export class Keys {
   }
 }
 
-/** Bounds far above any real model, so that a damaged count is refused before anything is allocated by it. */
-export const LIMITS = { layers: 1024, hidden: 1 << 18, heads: 1 << 12, headDim: 1 << 13, ffn: 1 << 20, experts: 1 << 14, context: 1 << 28, vocabulary: 1 << 24 } as const;
+/** Bounds far above any real model, so that a damaged count is refused before anything is allocated by it. `headDim` is the kernels' own. */
+export const LIMITS = { layers: 1024, hidden: 1 << 18, heads: 1 << 12, headDim: 1024, ffn: 1 << 20, experts: 1 << 14, context: 1 << 28, vocabulary: 1 << 24 } as const;
 
 /** Rows of the token embedding: the vocabulary that the graph works with. */
 export function embeddingRows(file: GgufFile, hidden: number): number {

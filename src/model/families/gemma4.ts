@@ -1,7 +1,7 @@
 // Gemma 4, all sizes: dense (12B, 31B), MoE (26B-A4B) and E-series (E2B, E4B: per-layer embeddings, KV shared by the tail layers).
 import { ModelFileError } from "../../errors.ts";
 import type { GgufFile } from "../../gguf/index.ts";
-import type { LayerConfig, ModelConfig } from "../config.ts";
+import { kvKinds, type LayerConfig, type ModelConfig } from "../config.ts";
 import type { ModelWeights, WeightSource } from "../weights.ts";
 import { embeddingRows, Keys, LIMITS, type Family } from "./family.ts";
 
@@ -11,8 +11,8 @@ function configure(file: GgufFile): ModelConfig {
   const hidden = keys.int("embedding_length", 1, LIMITS.hidden);
   const heads = keys.int("attention.head_count", 1, LIMITS.heads);
   const kvHeads = keys.intEach("attention.head_count_kv", count, 1, heads, heads);
-  const headDim = keys.int("attention.key_length", 16, LIMITS.headDim);
-  const headDimSliding = keys.int("attention.key_length_swa", 16, LIMITS.headDim, headDim);
+  const headDim = keys.even("attention.key_length", LIMITS.headDim);
+  const headDimSliding = keys.even("attention.key_length_swa", LIMITS.headDim, headDim);
   for (const [key, expected] of [["attention.value_length", headDim], ["attention.value_length_swa", headDimSliding]] as const) {
     const found = keys.int(key, 1, LIMITS.headDim, expected);
     if (found !== expected) throw keys.bad(key, `${expected}, the key length`, found);
@@ -42,8 +42,8 @@ function configure(file: GgufFile): ModelConfig {
     architecture: "gemma4", name: file.metadata.string("general.name") ?? "Gemma 4",
     vocabulary: embeddingRows(file, hidden), hidden, heads, layers,
     ropes: [
-      { nRot: keys.int("rope.dimension_count_swa", 2, headDimSliding, headDimSliding), base: keys.float("rope.freq_base_swa", 0, 10_000), freqScale: 1, factors: false },
-      { nRot: keys.int("rope.dimension_count", 2, headDim, headDim), base: keys.float("rope.freq_base", 0, 1_000_000), freqScale: 1, factors: true },
+      { nRot: keys.even("rope.dimension_count_swa", headDimSliding, headDimSliding), base: keys.float("rope.freq_base_swa", 0, 10_000), freqScale: 1, factors: false },
+      { nRot: keys.even("rope.dimension_count", headDim, headDim), base: keys.float("rope.freq_base", 0, 1_000_000), freqScale: 1, factors: true },
     ],
     ropeMode: "neox", contextLength: keys.int("context_length", 1, LIMITS.context), eps: keys.float("attention.layer_norm_rms_epsilon", 0),
     embedScale: Math.fround(Math.sqrt(hidden)), attentionScale: 1, activation: "gelu", postNorms: true, normV: true,
@@ -115,6 +115,9 @@ export const gemma4: Family = {
     const config = configure(file);
     if (config.moe && config.perLayerWidth > 0) {
       throw new ModelFileError("model_unsupported", `${file.path}: a Gemma 4 with both experts and per-layer embeddings`, "No released Gemma 4 is built like this.");
+    }
+    if (kvKinds(config).length > 4) {
+      throw new ModelFileError("model_unsupported", `${file.path}: its layers have ${kvKinds(config).length} kinds of KV cache, at most 4 are supported`, "Kinds differ in window, KV heads or head size; released models have two.");
     }
     return config;
   },

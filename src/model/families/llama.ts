@@ -11,14 +11,15 @@ function configure(file: GgufFile): ModelConfig {
   const heads = keys.int("attention.head_count", 1, LIMITS.heads);
   const kvHeads = keys.int("attention.head_count_kv", 1, heads, heads);
   if (heads % kvHeads !== 0) throw keys.bad("attention.head_count_kv", `a divisor of ${heads} heads`, kvHeads);
-  const headDim = keys.int("attention.key_length", 1, LIMITS.headDim, hidden / heads);
+  if (hidden % heads !== 0 && !file.metadata.has("llama.attention.key_length")) throw keys.bad("attention.head_count", `a divisor of embedding_length ${hidden}`, heads);
+  const headDim = keys.even("attention.key_length", LIMITS.headDim, hidden / heads);
   const ffn = keys.intEach("feed_forward_length", count, 1, LIMITS.ffn);
   if (keys.int("expert_count", 0, LIMITS.experts, 0) > 0) throw keys.bad("expert_count", "0: a dense Llama", "experts");
   return {
     architecture: "llama", name: file.metadata.string("general.name") ?? "Llama",
     vocabulary: embeddingRows(file, hidden), hidden, heads,
     layers: Array.from({ length: count }, (_, l): LayerConfig => ({ index: l, window: 0, kvHeads, headDim, rope: 0, kvSource: l, kEqualsV: false, ffn: ffn[l]! })),
-    ropes: [{ nRot: keys.int("rope.dimension_count", 2, headDim, headDim), base: keys.float("rope.freq_base", 0, 10_000), freqScale: 1 / keys.float("rope.scaling.factor", 0, 1), factors: file.tensors.has("rope_freqs.weight") }],
+    ropes: [{ nRot: keys.even("rope.dimension_count", headDim, headDim), base: keys.float("rope.freq_base", 0, 10_000), freqScale: 1 / keys.float("rope.scaling.factor", 0, 1), factors: file.tensors.has("rope_freqs.weight") }],
     ropeMode: "interleaved", contextLength: keys.int("context_length", 1, LIMITS.context), eps: keys.float("attention.layer_norm_rms_epsilon", 0),
     embedScale: 1, attentionScale: 1 / Math.sqrt(headDim), activation: "silu", postNorms: false, normV: false, perLayerWidth: 0, softcap: 0,
   };
