@@ -24,11 +24,11 @@ export interface TimeSplit {
   readonly kernels: number;
   /** Ops that turn logits into a token. */
   readonly sampling: number;
-  /** Calls through bun:ffi other than waiting, with what they do in C. */
+  /** Calls through bun:ffi other than waiting, with what they do in C, as far as no op ran meanwhile. */
   readonly ffi: number;
-  /** Waiting beyond the ops' own time: waking up, handing over. */
+  /** Waiting while no op ran: waking up, handing over. */
   readonly waiting: number;
-  /** Everything else: the loop in TypeScript, the clocks themselves. */
+  /** The loop in TypeScript, and the clocks themselves. */
   readonly script: number;
   /** Calls through bun:ffi, waiting included. */
   readonly calls: number;
@@ -177,10 +177,10 @@ async function measured(model: LocalModel, steps: number, repetition: (clocksOn:
   }
   const sum = (of: (kind: number) => boolean): number => times.filter((t) => of(t.kind)).reduce((n, t) => n + t.ms, 0);
   const kernels = sum((k) => !SAMPLING_OPS.has(k)), sampling = sum((k) => SAMPLING_OPS.has(k));
-  const split: TimeSplit = {
-    wall: wall / steps, kernels, sampling, ffi: ffi / steps, waiting: Math.max(0, waits / steps - kernels - sampling),
-    script: Math.max(0, (wall - ffi - waits) / steps), calls: count / steps,
-  };
+  const script = Math.max(0, (wall - ffi - waits) / steps), idle = Math.max(0, wall / steps - kernels - sampling - script);
+  // Pool threads begin while this one is still submitting, so only what no op covers counts against the bridge.
+  const bridge = Math.min(ffi / steps, idle);
+  const split: TimeSplit = { wall: wall / steps, kernels, sampling, ffi: bridge, waiting: idle - bridge, script, calls: count / steps };
   return { split, ops: times.filter((t) => t.ms > 0).sort((a, b) => b.ms - a.ms).map((t) => ({ op: OP_NAMES.get(t.kind) ?? `op ${t.kind}`, count: t.count, ms: t.ms })) };
 }
 
