@@ -11,6 +11,7 @@
 extern "C" {
 #endif
 
+enum { BAO_ARITHMETIC_F32 = 0, BAO_ARITHMETIC_INT8 = 1 };
 enum { BAO_ADVISE_NORMAL = 0, BAO_ADVISE_WILL_NEED = 1, BAO_ADVISE_SEQUENTIAL = 2, BAO_ADVISE_DONT_NEED = 3 };
 
 /* Maps a whole regular file read-only (private, so that no write can reach it). On hosts whose page is smaller than 16 KiB the map starts
@@ -43,6 +44,10 @@ BAO_API int32_t bao_quantize_error(int32_t dtype, const void* source, const void
 /* For benchmarks: bytes a second that `threads` threads reach which do nothing but read `bytes` of fresh memory (2^20 ... 10^12; far more than
  * the caches hold), the fastest of `passes` passes. 0 = failed. Takes that much memory while it runs, and a second or so. */
 BAO_API double bao_host_read_bandwidth(int32_t threads, double bytes, int32_t passes);
+
+/* For benchmarks: multiply-adds a second (each counted as two operations) that `threads` threads reach in registers with an instruction set
+ * (BAO_ISA_*), the fastest of `passes` passes of some 10 ms. kind: F32, or INT8 dot products into int32. 0 = failed. */
+BAO_API double bao_host_arithmetic(int32_t threads, int32_t isa, int32_t kind, int32_t passes);
 
 /* JSON: architecture, instruction sets of this processor, cores, page size. Owned by the library. */
 BAO_API const char* bao_host_info(void);

@@ -153,6 +153,8 @@ export const BAO = {
   RESULT_TOP_LOGPROBS: 24,
   RESULT_LOG_SUM: 44,
   RESULT_WORDS: 48,
+  ARITHMETIC_F32: 0,
+  ARITHMETIC_INT8: 1,
   ADVISE_NORMAL: 0,
   ADVISE_WILL_NEED: 1,
   ADVISE_SEQUENTIAL: 2,
@@ -264,6 +266,7 @@ export const hostSymbols = {
   bao_dequantize: { args: ["i32", "ptr", "f64", "ptr", "f64", "i32", "i32"], returns: "i32" },
   bao_quantize_error: { args: ["i32", "ptr", "ptr", "f64", "i32", "i32", "ptr"], returns: "i32" },
   bao_host_read_bandwidth: { args: ["i32", "f64", "i32"], returns: "f64" },
+  bao_host_arithmetic: { args: ["i32", "i32", "i32", "i32"], returns: "f64" },
   bao_host_info: { args: [], returns: "cstring" },
 } as const;
 
@@ -549,6 +552,9 @@ export interface Host {
   /** For benchmarks: bytes a second that `threads` threads reach which do nothing but read `bytes` of fresh memory (2^20 ... 10^12; far more than
    * the caches hold), the fastest of `passes` passes. 0 = failed. Takes that much memory while it runs, and a second or so. */
   hostReadBandwidth(threads: number, bytes: number, passes: number): number;
+  /** For benchmarks: multiply-adds a second (each counted as two operations) that `threads` threads reach in registers with an instruction set
+   * (BAO_ISA_*), the fastest of `passes` passes of some 10 ms. kind: F32, or INT8 dot products into int32. 0 = failed. */
+  hostArithmetic(threads: number, isa: number, kind: number, passes: number): number;
   /** JSON: architecture, instruction sets of this processor, cores, page size. Owned by the library. */
   hostInfo(): string;
 }
@@ -661,6 +667,7 @@ export function bindHost(s: Native<typeof hostSymbols>, fail: Fail): Host {
     dequantize(dtype: number, source: Memory, sourceBytes: number, destination: Memory, destinationBytes: number, rows: number, columns: number): void { const rc = s.bao_dequantize(dtype, source, sourceBytes, destination, destinationBytes, rows, columns); if (rc !== 0) fail("bao_dequantize", rc); },
     quantizeError(dtype: number, source: Memory, quantised: Memory, quantisedBytes: number, rows: number, columns: number, out: Memory): void { const rc = s.bao_quantize_error(dtype, source, quantised, quantisedBytes, rows, columns, out); if (rc !== 0) fail("bao_quantize_error", rc); },
     hostReadBandwidth(threads: number, bytes: number, passes: number): number { return s.bao_host_read_bandwidth(threads, bytes, passes); },
+    hostArithmetic(threads: number, isa: number, kind: number, passes: number): number { return s.bao_host_arithmetic(threads, isa, kind, passes); },
     hostInfo(): string { return String(s.bao_host_info() ?? ""); },
   };
 }
