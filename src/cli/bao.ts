@@ -17,6 +17,7 @@ const COMMANDS: readonly { readonly name: string; readonly arguments: string; re
   { name: "tokenize", arguments: "", description: "Turn texts into token ids", load: () => import("./tokenize.ts") },
   { name: "perplexity", arguments: "", description: "Measure how well a model predicts a text", load: () => import("./perplexity.ts") },
   { name: "inspect", arguments: " <file>", description: "Show what a GGUF file holds and what it would take", load: () => import("./inspect.ts") },
+  { name: "bench", arguments: "", description: "Measure how fast a model runs here", load: () => import("./bench.ts") },
   { name: "convert", arguments: " <dir>", description: "Make a GGUF file from a checkpoint", load: loadConvert },
 ];
 
