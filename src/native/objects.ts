@@ -1,7 +1,7 @@
 // Native objects as disposable TypeScript objects: device, buffers, views, file maps, weights, KV pools, step blocks, streams.
 // Each owns one handle; use after dispose throws DisposedError. Nothing here knows about models.
 import { toArrayBuffer, type Pointer } from "bun:ffi";
-import { DisposedError, ResourceError, BaoError } from "../errors.ts";
+import { BaoError, DisposedError, ResourceError, UsageError } from "../errors.ts";
 import { openHost, openLibrary, statusError, type BackendName } from "./library.ts";
 import { BAO, type Handle, type Kernels } from "./symbols.ts";
 
@@ -53,6 +53,18 @@ export interface DeviceOptions {
 /** What a device says of itself. */
 export interface DeviceInfo { name: string; backend: string; isa: string; threads: number; precision: string; memory: number }
 
+// JavaScript turns an unknown name into undefined and then into 0, which C takes for a valid value.
+function checkNames(o: DeviceOptions): void {
+  const known = (name: string, value: string | undefined, names: readonly string[]): void => {
+    if (value !== undefined && !names.includes(value)) throw new UsageError("bad_option", `device.${name}: expected ${names.join(", ")}, found ${value}`);
+  };
+  known("backend", o.backend, ["cpu", "cuda", "metal"]);
+  known("isa", o.isa, Object.keys(ISA));
+  known("precision", o.precision, Object.keys(PRECISION));
+  if (o.threads !== undefined && (!Number.isInteger(o.threads) || o.threads < 0 || o.threads > 256)) throw new UsageError("bad_option", `device.threads: expected 0 (all cores) to 256, found ${o.threads}`);
+  if (o.index !== undefined && (!Number.isInteger(o.index) || o.index < 0)) throw new UsageError("bad_option", `device.index: expected a whole number from 0, found ${o.index}`);
+}
+
 /** An opened device. Disposing it frees everything that was made on it. */
 export class Device extends NativeObject {
   readonly k: Kernels;
@@ -61,6 +73,7 @@ export class Device extends NativeObject {
   readonly info: DeviceInfo;
   readonly caps: number;
   constructor(options: DeviceOptions = {}) {
+    checkNames(options);
     const backend = options.backend ?? "cpu";
     const { k } = openLibrary(backend);
     const precision = options.precision ?? "fast";

@@ -279,6 +279,7 @@ describe("what cannot be loaded", () => {
   test.each([
     [{ context: 0 }, "bad_option"], [{ context: 1.5 }, "bad_option"], [{ context: NaN }, "bad_option"], [{ context: 5000 }, "context_too_large"], [{ chunk: 0 }, "bad_option"], [{ chunk: 1e9 }, "bad_option"],
     [{ sessions: 0 }, "bad_option"], [{ sessions: -1 }, "bad_option"], [{ kvType: "q4" as never }, "bad_option"],
+    [{ device: { isa: "mmx" as never } }, "bad_option"], [{ device: { precision: "low" as never } }, "bad_option"], [{ device: { backend: "npu" as never } }, "bad_option"], [{ device: { threads: -1 } }, "bad_option"], [{ device: { threads: 1.5 } }, "bad_option"],
   ])("options: %o", async (options, code) => {
     expect(await failure(load(DEMO, { ...CPU, ...options }))).toMatchObject({ name: "UsageError", code });
   });
