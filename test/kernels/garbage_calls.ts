@@ -51,8 +51,10 @@ function argument(fn: string, type: string, name: string): unknown {
   if (type === "double") return name === "timeoutMs" ? pick([0, 1, -1, NaN, -Infinity]) : pick(withMemory.has(fn) ? DOUBLES.filter((d) => d !== 2 ** 31) : DOUBLES);
   // As many values as our memory holds.
   if (fn === "bao_vector_create") return pick([-1, 0, 1, 32, 97, 1 << 20]);
+  if (name === "passes") return pick([-1, 0, 1, 2000, 1 << 30]); // of a measurement
   // No thousands of threads.
-  return (fn === "bao_device_open" || fn === "bao_host_read_bandwidth") && name === "threads" ? pick([-1, 1, 2, 1 << 30]) : pick(INTS);
+  if (fn === "bao_host_arithmetic" && name === "passes") return pick([-1, 0, 1, 2, 1 << 30]);
+  return (fn === "bao_device_open" || fn.startsWith("bao_host_")) && name === "threads" ? pick([-1, 1, 2, 1 << 30]) : pick(INTS);
 }
 
 renew();
