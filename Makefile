@@ -33,7 +33,9 @@ OTHER_ISA := kernels/cpu/fast/isa_avx2.cpp kernels/cpu/fast/isa_avx512.cpp
 endif
 AVX2 := -mavx2 -mfma -mf16c -mbmi2
 
-CPU_SOURCES := $(filter-out $(OTHER_ISA),$(wildcard kernels/cpu/*.cpp kernels/cpu/reference/*.cpp kernels/cpu/fast/*.cpp))
+# What every library has inside: handles, objects, validation of every call.
+FRONTEND := $(wildcard kernels/frontend/*.cpp) kernels/common/dequantize.cpp
+CPU_SOURCES := $(FRONTEND) $(filter-out $(OTHER_ISA),$(wildcard kernels/cpu/*.cpp kernels/cpu/reference/*.cpp kernels/cpu/fast/*.cpp))
 CPU_OBJECTS := $(CPU_SOURCES:%.cpp=$(OBJ)/%.o)
 CPU_LIBRARY := $(BUILD)/libcpu_kernels.$(SUFFIX)
 CUDA_SOURCES := $(wildcard kernels/cuda/*.cu)
@@ -150,7 +152,7 @@ bench: node_modules cpu
 # Random input by count, so that it ends; the C++ ones are also libFuzzer targets.
 FUZZ_RUNS ?= 20000
 FUZZ_NATIVE := $(patsubst test/fuzz/%.cpp,$(BUILD)/fuzz/%,$(wildcard test/fuzz/*_fuzz.cpp))
-FUZZ_CONVERSIONS := kernels/cpu/dequantize.cpp $(wildcard kernels/cpu/quantize*.cpp)
+FUZZ_CONVERSIONS := kernels/common/dequantize.cpp $(wildcard kernels/cpu/quantize*.cpp)
 
 fuzz: node_modules cpu $(FUZZ_NATIVE)
 	@for program in $(FUZZ_NATIVE); do echo "$$program $(FUZZ_RUNS)"; $$program $(FUZZ_RUNS) || exit 1; done

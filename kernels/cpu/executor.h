@@ -2,6 +2,8 @@
 // N threads are N - 1 pool threads and the thread that waits; with N = 1 nothing runs unless somebody waits or polls.
 #pragma once
 #include <chrono>
+#include <condition_variable>
+#include <thread>
 
 #include "core.h"
 
@@ -83,13 +85,5 @@ class Executor {
   std::atomic<bool> waiter_sleeps_{false};
   std::vector<std::thread> pool_;
 };
-
-// ---- submit.cpp: the two halves of a submit.
-// Copies the slot, checks the copy and applies its page deltas to the step's shadow; BAO_OK or a failure that changed nothing. *continues:
-// the serial is that of the slot's former submit.
-int32_t submit_check(Stream& stream, int32_t slot, const int32_t committed[4], bool* continues, const char* function);
-// When its turn has come: applies the deltas to the device region and resolves ids and positions, unless the step has started already.
-// False with a text when a row that follows the device region has nowhere to go.
-bool submit_begin(Stream& stream, int32_t slot, bool continues, const int32_t committed[4], char* error, size_t error_bytes);
 
 }  // namespace bao

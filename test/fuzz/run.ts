@@ -34,7 +34,7 @@ async function object(source: string): Promise<string> {
   return out;
 }
 const library: string[] = [];
-for (const folder of ["kernels/cpu", "kernels/cpu/reference"]) for (const source of sources(folder)) library.push(await object(source));
+for (const folder of ["kernels/common", "kernels/frontend", "kernels/cpu", "kernels/cpu/reference"]) for (const source of sources(folder)) library.push(await object(source));
 // The fast kernels come as `make cpu` built them: instrumented, they take ten minutes to compile.
 for (const f of readdirSync(join(root, "build/obj/kernels/cpu/fast"))) if (f.endsWith(".o")) library.push(`build/obj/kernels/cpu/fast/${f}`);
 for (const target of ["dequantize_fuzz", "weights_fuzz"]) {

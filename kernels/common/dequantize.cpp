@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "../common/dequant.h"
+#include "dequant.h"
 
 namespace bao {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdarg>
 #include <cstdio>
 
-#include "executor.h"
+#include "backend.h"
 
 namespace bao {
 namespace {
@@ -33,8 +33,8 @@ int32_t missing_page(const Reach& reach, int32_t sequence, int32_t low, int32_t 
 // Checks the copy of one slot. Page deltas go to the shadow at once and are taken back when a later check fails.
 class Checker {
  public:
-  Checker(Stream& stream, int32_t slot, const int32_t committed[4], const char* function)
-      : stream_(stream), step_(*stream.step), slot_(slot), committed_(committed), function_(function) {}
+  Checker(Stream& stream, const Graph* graph, int32_t slot, const int32_t committed[4], const char* function)
+      : stream_(stream), graph_(graph), step_(*stream.step), slot_(slot), committed_(committed), function_(function) {}
 
   int32_t run(bool* continues) {
     bool holds = header() && (continues_ || (page_deltas() && sequence_deltas())) && rows() && outputs();
@@ -90,6 +90,7 @@ class Checker {
     if (rows_ > limits.rows) return no("%d rows, the recording's smallest view of step rows holds %d", rows_, limits.rows);
     if (outputs_ < 0 || outputs_ > std::min(step_.max_outputs, rows_)) return no("%d outputs, expected 0 to %d", outputs_, std::min(step_.max_outputs, rows_));
     if (outputs_ > limits.outputs) return no("%d outputs, the recording's smallest view of output rows holds %d", outputs_, limits.outputs);
+    if (graph_ && (rows_ > graph_->rows || outputs_ > graph_->outputs)) return no("%d rows and %d outputs, the graph was made for %d and %d", rows_, outputs_, graph_->rows, graph_->outputs);
     if (page_deltas_ < 0 || page_deltas_ > step_.max_deltas) return no("%d page deltas, expected 0 to %d", page_deltas_, step_.max_deltas);
     if (sequence_deltas_ < 0 || sequence_deltas_ > step_.max_sequences) return no("%d sequence deltas, expected 0 to %d", sequence_deltas_, step_.max_sequences);
     return true;
@@ -264,6 +265,7 @@ class Checker {
   }
 
   Stream& stream_;
+  const Graph* graph_;
   Step& step_;
   int32_t slot_;
   const int32_t* committed_;
@@ -297,10 +299,6 @@ void apply_deltas(Step& step, int32_t slot) {
 }
 
 }  // namespace
-
-int32_t submit_check(Stream& stream, int32_t slot, const int32_t committed[4], bool* continues, const char* function) {
-  return Checker(stream, slot, committed, function).run(continues);
-}
 
 bool submit_begin(Stream& stream, int32_t slot, bool continues, const int32_t committed[4], char* error, size_t error_bytes) {
   Step& step = *stream.step;
@@ -366,22 +364,48 @@ int32_t check_uses(Stream& stream, int32_t committed[4], const char* f) {
   return BAO_OK;
 }
 
-int32_t submit(bao_handle handle, int32_t slot) {
-  const char* f = "bao_submit";
-  Stream* stream = need<Stream>(handle, Kind::stream, 1, f);
-  if (!stream) return invalid_argument(1);
+int32_t submit(Stream* stream, Graph* graph, int32_t slot, const char* f) {
   if (!stream->complete) return fail(BAO_INVALID, 1, f, "the stream has no finished recording (bao_stream_end)");
   int32_t committed[4];
   if (int32_t status = check_uses(*stream, committed, f)) return status;
   Step* step = stream->step;
   if (slot < 0 || slot >= step->slots) return fail(BAO_INVALID, 2, f, "slot %d, expected 0 to %d", slot, step->slots - 1);
   if (stream->slot_state[slot].owed) return fail(BAO_INVALID, 2, f, "the last submit of slot %d through this stream has not been waited for", slot);
-  Executor* executor = stream->device->executor;
-  if (executor->full()) return fail(BAO_OUT_OF_MEMORY, 0, f, "too many submits are queued: wait for one");
+  Backend& backend = *stream->device->backend;
+  if (backend.full()) return fail(BAO_OUT_OF_MEMORY, 0, f, "too many submits are queued: wait for one");
   bool continues = false;
-  if (int32_t status = submit_check(*stream, slot, committed, &continues, f)) return status;
-  executor->submit(stream, slot, step->serial[slot], continues, committed);
-  return BAO_OK;
+  if (int32_t status = Checker(*stream, graph, slot, committed, f).run(&continues)) return status;
+  return backend.submit(*stream, graph, slot, continues, committed, f);
+}
+
+// The graph's stream, null after a failure: its recording must be the one that was instantiated.
+Stream* stream_of(const Graph& graph, const char* f) {
+  Stream* stream = handle_as<Stream>(graph.stream, Kind::stream);
+  if (stream && stream->recording == graph.recording && handle_get(stream->uses.front())) return stream;
+  fail(BAO_INVALID, 1, f, "the graph's recording has ended: its stream was freed or recorded anew");
+  return nullptr;
+}
+
+bao_handle create_graph(bao_handle handle, int32_t rows, int32_t outputs) {
+  const char* f = "bao_graph_create";
+  Stream* stream = need<Stream>(handle, Kind::stream, 1, f);
+  if (!stream) return 0;
+  if ((backend_caps() & BAO_CAP_GRAPH) == 0) return fail(BAO_UNSUPPORTED, 0, f, "this backend has no graphs (BAO_CAP_GRAPH): submit the stream"), 0;
+  if (!stream->complete) return fail(BAO_INVALID, 1, f, "the stream has no finished recording (bao_stream_end)"), 0;
+  int32_t committed[4];
+  if (check_uses(*stream, committed, f) != BAO_OK) return 0;
+  int32_t most_rows = std::min(stream->step->max_rows, stream->limits.rows), most_outputs = std::min(stream->step->max_outputs, stream->limits.outputs);
+  if (rows < 1 || rows > most_rows) return fail(BAO_INVALID, 2, f, "rows is %d, expected 1 to %d", rows, most_rows), 0;
+  if (outputs < 0 || outputs > most_outputs) return fail(BAO_INVALID, 3, f, "outputs is %d, expected 0 to %d", outputs, most_outputs), 0;
+  auto graph = std::make_unique<Graph>();
+  graph->kind = Kind::graph;
+  graph->device = stream->device;
+  graph->stream = handle;
+  graph->recording = stream->recording;
+  graph->rows = rows;
+  graph->outputs = outputs;
+  if (stream->device->backend->graph_made(*graph, *stream, f) != BAO_OK) return 0;
+  return handle_new(std::move(graph));
 }
 
 // A slot of the stream, null after a failure with the status to return.
@@ -409,7 +433,10 @@ using namespace bao;
 extern "C" {
 
 int32_t bao_submit(bao_handle stream, int32_t slot) {
-  return guarded("bao_submit", [&]() -> int32_t { return submit(stream, slot); });
+  return guarded("bao_submit", [&]() -> int32_t {
+    Stream* found = need<Stream>(stream, Kind::stream, 1, "bao_submit");
+    return found ? submit(found, nullptr, slot, "bao_submit") : invalid_argument(1);
+  });
 }
 
 int32_t bao_wait(bao_handle handle, int32_t slot, double timeout_ms) {
@@ -419,7 +446,7 @@ int32_t bao_wait(bao_handle handle, int32_t slot, double timeout_ms) {
     Stream::SlotState* state = slot_of(handle, slot, "bao_wait", &stream, &status);
     if (!state) return status;
     if (std::isnan(timeout_ms)) return fail(BAO_INVALID, 3, "bao_wait", "the timeout is not a number");
-    stream->device->executor->wait(state, std::clamp(timeout_ms, 0.0, 1e9));
+    stream->device->backend->wait(*stream, slot, std::clamp(timeout_ms, 0.0, 1e9));
     status = outcome(*state, "bao_wait");
     if (status != BAO_PENDING) state->owed = false;
     return status;
@@ -432,7 +459,7 @@ int32_t bao_poll(bao_handle handle, int32_t slot) {
     int32_t status;
     Stream::SlotState* state = slot_of(handle, slot, "bao_poll", &stream, &status);
     if (!state) return status;
-    if (state->status.load(std::memory_order_acquire) == BAO_PENDING) stream->device->executor->poll();
+    if (state->status.load(std::memory_order_acquire) == BAO_PENDING) stream->device->backend->poll(*stream, slot);
     status = outcome(*state, "bao_poll");
     if (status != BAO_PENDING) state->owed = false;
     return status;
@@ -445,6 +472,31 @@ int32_t bao_stream_error(bao_handle handle, int32_t slot) {
     int32_t status;
     Stream::SlotState* state = slot_of(handle, slot, "bao_stream_error", &stream, &status);
     return state ? outcome(*state, "bao_stream_error") : status;
+  });
+}
+
+bao_handle bao_graph_create(bao_handle stream, int32_t rows, int32_t outputs) {
+  return guarded("bao_graph_create", [&]() -> bao_handle { return create_graph(stream, rows, outputs); });
+}
+
+int32_t bao_graph_free(bao_handle handle) {
+  return guarded("bao_graph_free", [&]() -> int32_t {
+    if ((backend_caps() & BAO_CAP_GRAPH) == 0) return fail(BAO_UNSUPPORTED, 0, "bao_graph_free", "this backend has no graphs (BAO_CAP_GRAPH)");
+    Graph* graph = need<Graph>(handle, Kind::graph, 1, "bao_graph_free");
+    if (!graph) return invalid_argument(1);
+    graph->device->finish();
+    handle_free(handle);
+    return BAO_OK;
+  });
+}
+
+int32_t bao_graph_submit(bao_handle handle, int32_t slot) {
+  const char* f = "bao_graph_submit";
+  return guarded(f, [&]() -> int32_t {
+    if ((backend_caps() & BAO_CAP_GRAPH) == 0) return fail(BAO_UNSUPPORTED, 0, f, "this backend has no graphs (BAO_CAP_GRAPH)");
+    Graph* graph = need<Graph>(handle, Kind::graph, 1, f);
+    Stream* stream = graph ? stream_of(*graph, f) : nullptr;
+    return stream ? submit(stream, graph, slot, f) : invalid_argument(1);
   });
 }
 

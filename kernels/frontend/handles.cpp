@@ -76,7 +76,7 @@ Object* handle_get(bao_handle h) {
 }
 
 Object* handle_need(bao_handle h, Kind kind, int argument, const char* function) {
-  static const char* const names[] = {"object", "device", "buffer", "view", "map", "weight", "KV pool", "step block", "stream", "file"};
+  static const char* const names[] = {"object", "device", "buffer", "view", "map", "weight", "KV pool", "step block", "stream", "file", "graph"};
   const char* expected = names[static_cast<int>(kind)];
   Object* object = handle_get(h);
   if (object && object->kind == kind) return object;

@@ -1,10 +1,17 @@
 // The step block: layout of a host slot, and the device region with tables, next ids, lengths and recent ids of every sequence.
-#include "core.h"
+#include <algorithm>
+
+#include "backend.h"
 
 namespace bao {
 
 Step::~Step() {
-  pages_free(host, slots * slot_bytes);
+  state.reset();
+  if (!device) return;
+  Backend& backend = *device->backend;
+  if (host) backend.release(host, slots * slot_bytes, Place::host_visible);
+  if (accepted) backend.release(accepted, slots * slot_bytes, Place::host_visible);
+  if (region) backend.release(region, region_bytes, Place::device);
 }
 
 namespace {
@@ -46,6 +53,7 @@ bao_handle create(bao_handle device_handle, int32_t slots, int32_t max_rows, int
 
   auto step = std::make_unique<Step>();
   step->kind = Kind::step;
+  step->device = device;
   step->slots = slots;
   step->max_rows = max_rows;
   step->max_outputs = max_outputs;
@@ -65,22 +73,23 @@ bao_handle create(bao_handle device_handle, int32_t slots, int32_t max_rows, int
   int64_t tables = region.take(entries * 4), next_id = region.take(int64_t(max_sequences) * 4), length = region.take(int64_t(max_sequences) * 4);
   int64_t history = region.take(int64_t(max_sequences) * 64 * 4), history_count = region.take(int64_t(max_sequences) * 4);
   int64_t id = region.take(int64_t(max_rows) * slots * 4), position = region.take(int64_t(max_rows) * slots * 4);
-  step->device_region.resize(static_cast<size_t>(region.at + 128));
+  step->region_bytes = region.at;
   step->table_shadow.assign(static_cast<size_t>(entries), -1);
-  step->accepted.resize(static_cast<size_t>(slots * step->slot_bytes));
   step->length_bound.assign(static_cast<size_t>(max_sequences), 0);
   step->seen.assign(static_cast<size_t>(max_sequences), 0);
-  step->host = static_cast<char*>(pages_allocate(slots * step->slot_bytes));
-  if (!step->host) return fail(BAO_OUT_OF_MEMORY, 0, f, "%lld bytes for the slots are not available", static_cast<long long>(slots * step->slot_bytes)), 0;
+  Backend& backend = *device->backend;
+  step->host = backend.allocate(slots * step->slot_bytes, Place::host_visible);
+  step->accepted = step->host ? backend.allocate(slots * step->slot_bytes, Place::host_visible) : nullptr;
+  step->region = step->accepted ? backend.allocate(step->region_bytes, Place::device) : nullptr;
+  if (!step->region) return fail(BAO_OUT_OF_MEMORY, 0, f, "%lld bytes for the slots are not available", static_cast<long long>(2 * slots * step->slot_bytes + step->region_bytes)), 0;
 
-  char* base = step->device_region.data();
-  base += (128 - reinterpret_cast<uintptr_t>(base) % 128) % 128;
+  char* base = step->region;
   auto words_at = [base](int64_t offset) { return reinterpret_cast<int32_t*>(base + offset); };
   StepRef& ref = step->ref;
   step->tables = words_at(tables);
-  std::fill(step->tables, step->tables + entries, -1);
   ref.next_id = words_at(next_id);
-  std::fill(ref.next_id, ref.next_id + max_sequences, -1);
+  std::vector<int32_t> none(static_cast<size_t>(std::max<int64_t>(entries, max_sequences)), -1);
+  if (backend.write(base + tables, none.data(), entries * 4, f) != BAO_OK || backend.write(base + next_id, none.data(), int64_t(max_sequences) * 4, f) != BAO_OK) return 0;
   ref.length = words_at(length);
   ref.history = words_at(history);
   ref.history_count = words_at(history_count);
@@ -95,7 +104,7 @@ bao_handle create(bao_handle device_handle, int32_t slots, int32_t max_rows, int
   }
   ref.vocabulary = vocabulary;
   ref.max_sequences = max_sequences;
-  step->device = device;
+  if (backend.step_made(*step, f) != BAO_OK) return 0;
   return handle_new(std::move(step));
 }
 

@@ -1,6 +1,6 @@
-// Weights: checked ranges of a registered file mapping, read in place. Copies only what a kernel could not read where it lies.
-#include "core.h"
-#include "dequantize.h"
+// Weights: checked ranges of a registered mapping. What the device makes of them is the backend's business.
+#include "../common/dequantize.h"
+#include "backend.h"
 
 namespace bao {
 
@@ -24,8 +24,7 @@ bao_handle create_map(bao_handle device_handle, double address_given, double byt
   map->kind = Kind::map;
   map->device = device;
   map->bytes = bytes;
-  map->mapping = file_mapping(address, bytes);
-  if (!map->mapping) return fail(BAO_INVALID, 2, f, "%lld bytes at address %.0f lie in no open bao_file", static_cast<long long>(bytes), address_given), 0;
+  if (!device->backend->map_source(address, bytes, &map->mapping, f)) return 0;
   map->data = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(address));
   return handle_new(std::move(map));
 }
@@ -62,14 +61,9 @@ bao_handle create_weight(bao_handle device_handle, bao_handle map_handle, double
     weight->vector.resize(static_cast<size_t>(columns));
     dequantize_row(dtype, data, weight->vector.data(), columns);
   }
-  if (reinterpret_cast<uintptr_t>(data) % 16 != 0 && use != BAO_USE_VECTOR) {
-    if (bytes > memory_available()) return fail(BAO_OUT_OF_MEMORY, 3, f, "the tensor is not aligned to 16 bytes and its copy of %lld bytes does not fit", static_cast<long long>(bytes)), 0;
-    weight->copy.reset(new char[static_cast<size_t>(bytes)]);
-    std::memcpy(weight->copy.get(), data, static_cast<size_t>(bytes));
-    data = reinterpret_cast<const uint8_t*>(weight->copy.get());
-  }
   weight->ref = WeightRef{data, dtype, rows, columns, experts, row, expert, nullptr, 0};
   weight->use = use;
+  if (device->backend->weight_made(*weight, data, f) != BAO_OK) return 0;
   weight->map = map_handle;
   map->weights++;
   weight->bytes = bytes;
@@ -84,7 +78,6 @@ bao_handle create_vector(bao_handle device_handle, const void* values, int32_t l
   if (!device) return 0;
   if (!values) return fail(BAO_INVALID, 2, f, "the address is null"), 0;
   if (length < 1) return fail(BAO_INVALID, 3, f, "length is %d, expected at least 1", length), 0;
-  if (length > 1 << 22 && int64_t(length) * 4 > memory_available()) return fail(BAO_OUT_OF_MEMORY, 3, f, "%lld bytes asked for, %lld available", int64_t(length) * 4LL, static_cast<long long>(memory_available())), 0;
   auto weight = std::make_unique<Weight>();
   weight->kind = Kind::weight;
   weight->vector.resize(static_cast<size_t>(length));
@@ -92,6 +85,7 @@ bao_handle create_vector(bao_handle device_handle, const void* values, int32_t l
   std::memcpy(weight->vector.data(), values, static_cast<size_t>(weight->bytes));
   weight->ref = WeightRef{reinterpret_cast<const uint8_t*>(weight->vector.data()), BAO_F32, 1, length, 1, weight->bytes, weight->bytes, nullptr, 0};
   weight->use = BAO_USE_VECTOR;
+  if (device->backend->weight_made(*weight, nullptr, f) != BAO_OK) return 0;
   weight->device = device;
   device->bytes_weights += weight->bytes;
   return handle_new(std::move(weight));
@@ -109,7 +103,7 @@ int32_t set_scale(bao_handle weight_handle, bao_handle factors_handle) {
   if (weight->named) return fail(BAO_INVALID, 1, f, "a recording names the weight already: factors come before");
   int32_t count = factors->ref.columns;
   if (count != 1 && count != weight->ref.experts) return fail(BAO_INVALID, 2, f, "%d factors for %d experts, expected 1 or %d", count, weight->ref.experts, weight->ref.experts);
-  weight->ref.factors = factors->vector.data();
+  weight->ref.factors = factors->values;
   weight->ref.factor_count = count;
   weight->factors = factors_handle;
   return BAO_OK;
@@ -157,8 +151,11 @@ int32_t bao_weight_scale(bao_handle weight, bao_handle factors) {
   return guarded("bao_weight_scale", [&]() -> int32_t { return set_scale(weight, factors); });
 }
 
-int32_t bao_weights_ready(bao_handle device, double) {
-  return need<Device>(device, Kind::device, 1, "bao_weights_ready") ? BAO_OK : invalid_argument(1);
+int32_t bao_weights_ready(bao_handle handle, double timeout_ms) {
+  return guarded("bao_weights_ready", [&]() -> int32_t {
+    Device* device = need<Device>(handle, Kind::device, 1, "bao_weights_ready");
+    return device ? device->backend->weights_ready(timeout_ms > 0 ? timeout_ms : 0) : invalid_argument(1);
+  });
 }
 
 }  // extern "C"

@@ -1,20 +1,12 @@
 // KV pools: address space reserved once, backed page by page, so that no recorded address ever moves.
-#include <algorithm>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include "core.h"
-
-#ifndef MAP_NORESERVE
-#define MAP_NORESERVE 0
-#endif
+#include "backend.h"
 
 namespace bao {
 
 Pool::~Pool() {
-  if (!base) return;
-  munmap(base, static_cast<size_t>(reserved));
-  if (device) device->bytes_kv -= int64_t(committed) * ref.page_stride * ref.layers;
+  if (!base || !device) return;
+  device->backend->pool_release(*this);
+  device->bytes_kv -= int64_t(committed) * ref.page_stride * ref.layers;
 }
 
 namespace {
@@ -31,7 +23,7 @@ bao_handle create_pool(bao_handle device_handle, int32_t table, int32_t layers, 
   if (dtype != BAO_F32 && dtype != BAO_F16 && dtype != BAO_Q8_0) return fail(BAO_INVALID, 6, f, "dtype is %d, expected F32, F16 or Q8_0", dtype), 0;
   int32_t multiple = dtype == BAO_Q8_0 ? 32 : 2;
   if (head_dim < multiple || head_dim % multiple != 0 || head_dim > 4096) return fail(BAO_INVALID, 5, f, "headDim is %d, expected a multiple of %d up to 4096", head_dim, multiple), 0;
-  if (layout == BAO_KV_SHARED) return fail(BAO_UNSUPPORTED, 7, f, "the CPU backend has the PLAIN layout only"), 0;
+  if (layout == BAO_KV_SHARED) return fail(BAO_UNSUPPORTED, 7, f, "this backend has the PLAIN layout only"), 0;
   if (layout != BAO_KV_PLAIN) return fail(BAO_INVALID, 7, f, "layout is %d, expected BAO_KV_PLAIN", layout), 0;
   if (rotated != 0) return fail(BAO_INVALID, 8, f, "rotated is %d, expected 0 for the PLAIN layout", rotated), 0;
   if (max_pages < 1 || max_pages > 1 << 24) return fail(BAO_INVALID, 9, f, "maxPages is %d, expected 1 to %d", max_pages, 1 << 24), 0;
@@ -43,7 +35,7 @@ bao_handle create_pool(bao_handle device_handle, int32_t table, int32_t layers, 
   ref.scales_offset = dtype == BAO_Q8_0 ? rounded_up(values, 128) : 0;
   ref.plane_bytes = rounded_up(dtype == BAO_Q8_0 ? ref.scales_offset + values / 32 * 4 : values * (dtype == BAO_F32 ? 4 : 2), 128);
   ref.page_stride = 2 * kv_heads * ref.plane_bytes;                                     // below 2^34
-  ref.layer_stride = rounded_up(ref.page_stride * max_pages, sysconf(_SC_PAGESIZE));    // below 2^58
+  ref.layer_stride = rounded_up(ref.page_stride * max_pages, device->backend->pool_alignment());  // below 2^58
   ref.table = table;
   ref.layers = layers;
   ref.kv_heads = kv_heads;
@@ -51,9 +43,8 @@ bao_handle create_pool(bao_handle device_handle, int32_t table, int32_t layers, 
   ref.dtype = dtype;
   int64_t reserved;
   if (__builtin_mul_overflow(ref.layer_stride, int64_t(layers), &reserved)) reserved = INT64_MAX;
-  void* base = mmap(nullptr, static_cast<size_t>(reserved), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) return fail(BAO_OUT_OF_MEMORY, 9, f, "no address space for %lld bytes (%d pages of %lld)", static_cast<long long>(reserved), max_pages, static_cast<long long>(ref.page_stride * layers)), 0;
-  pool->base = ref.base = static_cast<char*>(base);
+  pool->base = ref.base = reserved == INT64_MAX ? nullptr : device->backend->pool_reserve(*pool, ref.layer_stride, layers);
+  if (!pool->base) return fail(BAO_OUT_OF_MEMORY, 9, f, "no address space for %lld bytes (%d pages of %lld)", static_cast<long long>(reserved), max_pages, static_cast<long long>(ref.page_stride * layers)), 0;
   pool->reserved = reserved;
   pool->table = table;
   pool->max_pages = max_pages;
@@ -70,19 +61,12 @@ int32_t commit(bao_handle handle, int32_t pages) {
   if (pages <= pool->committed) return BAO_OK;
   const PoolRef& ref = pool->ref;
   int64_t more = int64_t(pages - pool->committed) * ref.page_stride * ref.layers;
-  if (more > memory_available()) return fail(BAO_OUT_OF_MEMORY, 2, f, "%lld more bytes asked for, %lld available", static_cast<long long>(more), static_cast<long long>(memory_available()));
-  // System pages that only part of a KV page covers are backed whole.
-  int64_t system_page = sysconf(_SC_PAGESIZE);
-  size_t before = static_cast<size_t>(rounded_up(pool->committed * ref.page_stride, system_page));
-  size_t after = static_cast<size_t>(rounded_up(pages * ref.page_stride, system_page));
-  for (int32_t layer = 0; layer < ref.layers; layer++) {
-    char* start = pool->base + layer * ref.layer_stride;
-    if (mprotect(start + before, after - before, PROT_READ | PROT_WRITE) == 0) continue;
-    for (int32_t undone = 0; undone <= layer; undone++) {
-      mprotect(pool->base + undone * ref.layer_stride + before, after - before, PROT_NONE);
-    }
-    return fail(BAO_OUT_OF_MEMORY, 2, f, "the system refuses %lld more bytes", static_cast<long long>(more));
-  }
+  Backend& backend = *pool->device->backend;
+  if (more > backend.memory_available()) return fail(BAO_OUT_OF_MEMORY, 2, f, "%lld more bytes asked for, %lld available", static_cast<long long>(more), static_cast<long long>(backend.memory_available()));
+  // Allocation units that only part of a KV page covers are backed whole.
+  int64_t unit = backend.pool_alignment();
+  int64_t before = rounded_up(pool->committed * ref.page_stride, unit), after = rounded_up(pages * ref.page_stride, unit);
+  if (after > before && backend.pool_back(*pool, before, after) != BAO_OK) return fail(BAO_OUT_OF_MEMORY, 2, f, "the system refuses %lld more bytes", static_cast<long long>(more));
   pool->committed = pages;
   pool->device->bytes_kv += more;
   return BAO_OK;
@@ -100,21 +84,8 @@ int32_t copy_page(bao_handle handle, int32_t destination, int32_t source, int32_
   if (int32_t status = check_page(*pool, 2, destination, f)) return status;
   if (int32_t status = check_page(*pool, 3, source, f)) return status;
   if (tokens < 0 || tokens > BAO_KV_PAGE_TOKENS) return fail(BAO_INVALID, 4, f, "%d tokens, expected 0 to %d", tokens, BAO_KV_PAGE_TOKENS);
-  pool->device->finish();
-  if (destination == source) return BAO_OK;
-  const PoolRef& ref = pool->ref;
-  bool q8 = ref.dtype == BAO_Q8_0;
-  size_t values = static_cast<size_t>(tokens) * static_cast<size_t>(ref.head_dim) * (q8 ? 1 : ref.dtype == BAO_F32 ? 4 : 2);
-  size_t scales = q8 ? static_cast<size_t>(tokens) * static_cast<size_t>(ref.head_dim) / 32 * 4 : 0;
-  for (int32_t layer = 0; layer < ref.layers; layer++) {
-    for (int32_t plane = 0; plane < 2 * ref.kv_heads; plane++) {
-      char* to = ref.plane(layer, destination, plane, false);
-      const char* from = ref.plane(layer, source, plane, false);
-      std::memcpy(to, from, values);
-      if (scales) std::memcpy(to + ref.scales_offset, from + ref.scales_offset, scales);
-    }
-  }
-  return BAO_OK;
+  if (destination == source || tokens == 0) return BAO_OK;
+  return pool->device->backend->page_copy(*pool, destination, source, tokens, f);
 }
 
 // Checks for reading or writing a whole page: argument 2 is the page, 3 the host address, 4 the size.
@@ -168,9 +139,9 @@ int32_t bao_kv_page_read(bao_handle handle, int32_t page, void* destination, dou
   return guarded("bao_kv_page_read", [&]() -> int32_t {
     Pool* pool = nullptr;
     if (int32_t status = whole_page(handle, page, destination, bytes, "bao_kv_page_read", &pool)) return status;
-    size_t part = static_cast<size_t>(pool->ref.page_stride);
+    int64_t part = pool->ref.page_stride;
     for (int32_t layer = 0; layer < pool->ref.layers; layer++) {
-      std::memcpy(static_cast<char*>(destination) + layer * part, pool->ref.plane(layer, page, 0, false), part);
+      if (int32_t status = pool->device->backend->read(static_cast<char*>(destination) + layer * part, pool->ref.plane(layer, page, 0, false), part, "bao_kv_page_read")) return status;
     }
     return BAO_OK;
   });
@@ -180,9 +151,9 @@ int32_t bao_kv_page_write(bao_handle handle, int32_t page, const void* source, d
   return guarded("bao_kv_page_write", [&]() -> int32_t {
     Pool* pool = nullptr;
     if (int32_t status = whole_page(handle, page, source, bytes, "bao_kv_page_write", &pool)) return status;
-    size_t part = static_cast<size_t>(pool->ref.page_stride);
+    int64_t part = pool->ref.page_stride;
     for (int32_t layer = 0; layer < pool->ref.layers; layer++) {
-      std::memcpy(pool->ref.plane(layer, page, 0, false), static_cast<const char*>(source) + layer * part, part);
+      if (int32_t status = pool->device->backend->write(pool->ref.plane(layer, page, 0, false), static_cast<const char*>(source) + layer * part, part, "bao_kv_page_write")) return status;
     }
     return BAO_OK;
   });

@@ -4,7 +4,7 @@
 #include <cstdarg>
 #include <cstdio>
 
-#include "executor.h"
+#include "backend.h"
 
 namespace bao {
 
@@ -29,8 +29,9 @@ int64_t Stream::reserve_scratch(int64_t bytes) {
 }
 
 Stream::~Stream() {
-  pages_free(scratch, scratch_capacity);
-  if (device) device->bytes_scratch -= scratch_capacity;
+  if (!device || !scratch) return;
+  device->backend->release(scratch, scratch_capacity, Place::device);
+  device->bytes_scratch -= scratch_capacity;
 }
 
 // ---- Recording
@@ -134,7 +135,7 @@ bool Recording::vector(int argument, const char* name, bao_handle h, int32_t len
   if (weight->vector.empty()) return invalid(argument, "%s was created for use %d, expected BAO_USE_VECTOR", name, weight->use);
   if (weight->ref.columns != length) return invalid(argument, "%s has %d values, expected %d", name, weight->ref.columns, length);
   stream_->uses.push_back(h);
-  *out = weight->vector.data();
+  *out = weight->values;
   return true;
 }
 
@@ -197,7 +198,7 @@ bao_handle create(bao_handle device_handle, bao_handle step_handle) {
   stream->step = step;
   stream->uses.push_back(step_handle);
   stream->slots = step->slots;
-  for (Stream::SlotState& state : stream->slot_state) state.error.reserve(sizeof Job::error);  // the end of a submit must not allocate
+  for (Stream::SlotState& state : stream->slot_state) state.error.reserve(256);  // the end of a submit must not allocate
   return handle_new(std::move(stream));
 }
 
@@ -224,6 +225,7 @@ int32_t begin(bao_handle handle) {
   for (Stream::SlotState& state : stream->slot_state) state.owed = false;
   stream->complete = false;
   stream->open = true;
+  stream->recording++;
   return BAO_OK;
 }
 
@@ -233,9 +235,10 @@ int32_t end(bao_handle handle) {
   if (!stream) return invalid_argument(1);
   if (!stream->open) return fail(BAO_INVALID, 1, f, "the stream is not recording (bao_stream_begin)");
   if (stream->scratch_bytes > stream->scratch_capacity) {
-    char* scratch = static_cast<char*>(pages_allocate(stream->scratch_bytes));
-    if (!scratch) return fail(BAO_OUT_OF_MEMORY, 0, f, "%lld bytes of scratch asked for, %lld available", static_cast<long long>(stream->scratch_bytes), static_cast<long long>(memory_available()));
-    pages_free(stream->scratch, stream->scratch_capacity);
+    Backend& backend = *stream->device->backend;
+    char* scratch = backend.allocate(stream->scratch_bytes, Place::device);
+    if (!scratch) return fail(BAO_OUT_OF_MEMORY, 0, f, "%lld bytes of scratch asked for, %lld available", static_cast<long long>(stream->scratch_bytes), static_cast<long long>(backend.memory_available()));
+    if (stream->scratch) backend.release(stream->scratch, stream->scratch_capacity, Place::device);
     stream->device->bytes_scratch += stream->scratch_bytes - stream->scratch_capacity;
     stream->scratch = scratch;
     stream->scratch_capacity = stream->scratch_bytes;
@@ -299,7 +302,7 @@ int32_t bao_stream_profile(bao_handle handle, int32_t enable) {
     Stream* stream = need<Stream>(handle, Kind::stream, 1, "bao_stream_profile");
     if (!stream) return invalid_argument(1);
     if (enable != 0 && enable != 1) return fail(BAO_INVALID, 2, "bao_stream_profile", "enable is %d, expected 0 or 1", enable);
-    std::lock_guard<std::mutex> hold(stream->device->executor->lock());
+    std::lock_guard<std::mutex> hold(stream->device->backend->lock());
     stream->profile = enable == 1;
     if (enable == 1) {
       for (Recorded& op : stream->ops) op.nanoseconds = 0;
@@ -313,7 +316,7 @@ double bao_stream_time(bao_handle handle, int32_t index) {
     Stream* stream;
     Recorded* op = recorded(handle, index, "bao_stream_time", &stream);
     if (!op) return -1;
-    std::lock_guard<std::mutex> hold(stream->device->executor->lock());
+    std::lock_guard<std::mutex> hold(stream->device->backend->lock());
     return op->nanoseconds;
   });
 }
