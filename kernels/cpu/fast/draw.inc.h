@@ -62,7 +62,7 @@ BAO_INLINE void vmass(uint32_t* mass, vf delta) {
 BAO_INLINE void vmass(uint32_t* mass, vf delta) {
   float d[W];
   vstore(d, delta);
-  for (int j = 0; j < W; j++) mass[j] = mass_of(d[j]);
+  for (int j = 0; j < W; j++) mass[j] = d[j] <= 0.0f ? mass_of(d[j]) : 0;  // lanes past the end of a row may lie above its maximum
 }
 #endif
 
