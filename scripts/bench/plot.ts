@@ -12,7 +12,7 @@ const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9
 const AXIS = { fill: "#555" } as const, GRID = { stroke: "#e4e4e4" } as const;
 
 const deviceTitle = (d: DeviceResult): string => `${d.name}, ${d.backend} ${d.isa}, ${d.threads} threads, ${d.precision}`;
-const tick = (v: number): string => (v >= 1 && v < 1e5 ? String(v) : v.toExponential(0).replace("e+", "e"));
+const tick = (v: number): string => (v >= 1e-3 && v < 1e5 ? String(Number(v.toPrecision(1))) : v.toExponential(0).replace("e+", "e"));
 
 /** Operations a second against operations a byte, under the roofs that were measured in the same run. */
 export function roofline(results: Results, device: number): string {
@@ -54,7 +54,7 @@ export function roofline(results: Results, device: number): string {
 export function bars(results: Results, device: number): string {
   const d = results.devices[device]!, rows = results.rows.filter((r) => r.device === device && r.bound !== "none" && r.operands === "memory");
   if (rows.length === 0) throw new UsageError("usage", "no row takes its operands from memory: nothing to draw bars from", "Measure matmul, moe or attention rows.");
-  const label = 380, full = 420, pitch = 16, top = 60, scale = full / Math.max(1, ...rows.map((r) => r.share));
+  const label = 380, full = 420, pitch = 16, top = 80, scale = full / Math.max(1, ...rows.map((r) => r.share));
   const svg = new Svg(label + full + 150, top + rows.length * pitch + 20, `Share of the measured peak: ${deviceTitle(d)}`), bottom = svg.height - 20;
   svg.text(20, 26, svg.title, { "font-size": 15 });
   for (let share = 0; share * scale <= full + 0.5; share += 0.25) {
@@ -69,7 +69,7 @@ export function bars(results: Results, device: number): string {
     svg.line(end - half, y + pitch / 2, end + half, y + pitch / 2, { stroke: "#222" });
     svg.text(Math.max(end + half, end) + 6, y + 11, r.bound === "memory" ? `${(r.bytes / r.time.p50).toFixed(1)} GB/s` : `${(r.flops / r.time.p50).toFixed(0)} Gop/s`, { "font-size": 11 });
   });
-  bounds.forEach((bound, i) => { svg.rect(label + full - 230 + i * 90, 34, 10, 10, { fill: COLOURS[i]! }); svg.text(label + full - 215 + i * 90, 43, bound); });
+  bounds.forEach((bound, i) => { svg.rect(20 + i * 90, 40, 10, 10, { fill: COLOURS[i]! }); svg.text(35 + i * 90, 49, bound); });
   return svg.toString();
 }
 
