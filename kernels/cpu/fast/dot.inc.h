@@ -6,14 +6,47 @@
 constexpr int64_t CHUNK = 256;            // columns unpacked at a time
 constexpr int64_t ROW_BLOCK = 128;        // activation rows that share an unpacked tile
 
-// W rows of a weight, `stride` bytes apart; rows at or beyond `rows` do not exist and are not read. While a tile is worked on, `ahead`
-// bytes from `next` are prefetched.
+// W rows of a weight, `stride` bytes apart; rows at or beyond `rows` do not exist and are not read. `more` tiles follow in memory
+// and are next; a `first` one finds nothing fetched.
 struct WeightTile {
   const uint8_t* data;
   int64_t stride;
   int rows;
-  const uint8_t* next;
-  int64_t ahead;
+  int64_t more;
+  bool first;
+};
+
+// Fetches what will be unpacked some chunks later. Hardware loses track of W streams; and lines are asked for little by little (a part with
+// every 32 columns), because a burst would fill the miss buffers and hold up the loads. CHUNK_BYTES: of one row of a chunk.
+template <class T> struct Ahead {
+  static constexpr int CHUNK_BYTES = CHUNK / T::ELEMENTS * T::BYTES, LINES = (CHUNK_BYTES + 63) / 64, DISTANCE = 1 + (14 << 10) / (CHUNK_BYTES * W);
+  const WeightTile& tile;
+  int64_t chunks, stride = 0;
+  const uint8_t* p = nullptr;
+  int step = 0;
+  BAO_INLINE Ahead(const WeightTile& t, int64_t columns) : tile(t), chunks((columns + CHUNK - 1) / CHUNK) {
+    if (!tile.first) return;
+    for (int64_t chunk = -DISTANCE; chunk < 0; chunk++) {
+      at_chunk(chunk);
+      rest();
+    }
+  }
+  BAO_INLINE void at_chunk(int64_t chunk) {
+    int64_t n = 0;
+    for (chunk += DISTANCE; chunk >= chunks; chunk -= chunks) n++;
+    stride = n <= tile.more ? tile.stride : 0;
+    p = n <= tile.more ? tile.data + n * W * tile.stride + chunk * CHUNK_BYTES : tile.data;
+    step = 0;
+  }
+  BAO_INLINE void fetch() {
+    if (W < 8 ? step++ % 2 : (step++, false)) return;
+    for (int r = 0; r < (W + 7) / 8; r++, p += stride)
+      for (int line = 0; line < LINES; line++) __builtin_prefetch(p + 64 * line);
+  }
+  // After a chunk of fewer columns: the parts that it left out.
+  BAO_INLINE void rest() {
+    while (step < CHUNK / 32) fetch();
+  }
 };
 
 struct TileScratch {
@@ -119,11 +152,13 @@ template <class F> BAO_INLINE void for_row_tiles(int64_t rows, F&& f) {
 
 // Keeps what is unpacked: q [columns / 4][W][4 bytes], s and m [groups][W].
 template <class T> struct StoreSink {
+  Ahead<T>& ahead;
   uint8_t* q;
   float *s, *m;
   BAO_INLINE void scale(vf v) { vstore(s, v), s += W; }
   BAO_INLINE void minimum(vf v) { vstore(m, v), m += W; }
   template <class F> BAO_INLINE void values(F&& f) {
+    ahead.fetch();
     unroll<8>([&](auto t) { istore(q + decltype(t)::value * 4 * W, kept<T::OFFSET>(f(t))); });
     q += 32 * W;
   }
@@ -131,6 +166,7 @@ template <class T> struct StoreSink {
 
 // Meets the values at once with one or two activation rows: the same sums as dot_int8, without the way through memory.
 template <class T, int ROWS> struct DotSink {
+  Ahead<T>& ahead;
   float *s, *m;              // scales are kept until their values come
   const float *s_next, *m_next;
   const ActBlock* a[ROWS];
@@ -138,6 +174,7 @@ template <class T, int ROWS> struct DotSink {
   BAO_INLINE void scale(vf v) { vstore(s, v), s += W; }
   BAO_INLINE void minimum(vf v) { vstore(m, v), m += W; }
   template <class F> BAO_INLINE void values(F&& f) {
+    ahead.fetch();
     unroll<32 / T::GROUP>([&](auto part) {
       constexpr int H = decltype(part)::value, N = T::GROUP / 4;
       vi dot[ROWS][2];  // two chains, half as long
@@ -166,13 +203,13 @@ template <class T> BAO_INLINE void gather_heads(TileScratch& t, const uint8_t* p
     }
   }
 }
-template <class T, class Sink> BAO_INLINE void unpack_chunk(TileScratch& t, const uint8_t* p, int64_t stride, int64_t blocks, Ahead& ahead, Sink& sink) {
+template <class T, class Sink> BAO_INLINE void unpack_chunk(TileScratch& t, const uint8_t* p, int64_t stride, int64_t blocks, Sink& sink) {
   if constexpr (T::PAIR) {
-    for (; blocks >= 2; blocks -= 2, p += 2 * T::BYTES) T::pair(p, stride, ahead, sink);
+    for (; blocks >= 2; blocks -= 2, p += 2 * T::BYTES) T::pair(p, stride, sink);
     if (blocks == 0) return;
   }
   if constexpr (T::HEAD != 0) gather_heads<T>(t, p, stride, blocks);
-  for (int64_t b = 0; b < blocks; b++) T::block(p + b * T::BYTES, stride, T::HEAD ? iload(t.head + b * W) : iset(0), ahead, sink);
+  for (int64_t b = 0; b < blocks; b++) T::block(p + b * T::BYTES, stride, T::HEAD ? iload(t.head + b * W) : iset(0), sink);
 }
 
 // Integers to f32 weights: exact but for the addition of a minimum.
@@ -190,10 +227,6 @@ template <class T> BAO_INLINE void expand_chunk(TileScratch& t, int64_t columns)
       });
     }
   }
-}
-
-BAO_INLINE Ahead ahead_of(const WeightTile& tile) {
-  return tile.ahead ? Ahead{tile.next, 16 * W} : Ahead{tile.data, 0};
 }
 
 // The chunk at byte `at` of each row, `bytes` long: in place for a whole tile, else copied with zeros for what is missing.
@@ -215,8 +248,8 @@ BAO_INLINE const uint8_t* chunk_rows(TileScratch& t, const WeightTile& tile, int
 template <class T, int ROWS> __attribute__((noinline)) void tile_few(TileScratch& t, const WeightTile& tile, int64_t columns, const void* const* rows, float* acc) {
   constexpr int64_t BLOCKS = CHUNK / T::ELEMENTS;
   int64_t all = columns / T::ELEMENTS;
-  Ahead ahead = ahead_of(tile);
-  DotSink<T, ROWS> sink;
+  Ahead<T> ahead(tile, columns);
+  DotSink<T, ROWS> sink = {ahead, t.s, t.m, t.s, t.m, {}, {}};
   for (int r = 0; r < ROWS; r++) {
     sink.a[r] = static_cast<const ActBlock*>(rows[r]);
     sink.sum[r] = vzero();
@@ -224,8 +257,10 @@ template <class T, int ROWS> __attribute__((noinline)) void tile_few(TileScratch
   for (int64_t b = 0; b < all; b += BLOCKS) {
     int64_t blocks = all - b < BLOCKS ? all - b : BLOCKS, stride;
     const uint8_t* p = chunk_rows(t, tile, b * T::BYTES, blocks * T::BYTES, blocks * T::BYTES, &stride);
+    ahead.at_chunk(b / BLOCKS);
     sink.s = t.s, sink.m = t.m, sink.s_next = t.s, sink.m_next = t.m;
-    unpack_chunk<T>(t, p, stride, blocks, ahead, sink);
+    unpack_chunk<T>(t, p, stride, blocks, sink);
+    ahead.rest();
   }
   for (int r = 0; r < ROWS; r++) vstore(acc + r * W, sink.sum[r]);
 }
@@ -236,12 +271,14 @@ template <class T> void tile_quantised(TileScratch& t, const WeightTile& tile, i
   int64_t all = columns / T::ELEMENTS;
   if (fast && count == 1) return tile_few<T, 1>(t, tile, columns, rows, acc);
   if (fast && count == 2) return tile_few<T, 2>(t, tile, columns, rows, acc);
-  Ahead ahead = ahead_of(tile);
+  Ahead<T> ahead(tile, columns);
   for (int64_t b = 0; b < all; b += BLOCKS) {
     int64_t blocks = all - b < BLOCKS ? all - b : BLOCKS, k = b * T::ELEMENTS, n = blocks * T::ELEMENTS, stride;
     const uint8_t* p = chunk_rows(t, tile, b * T::BYTES, blocks * T::BYTES, blocks * T::BYTES, &stride);
-    StoreSink<T> sink = {t.q, t.s, t.m};
-    unpack_chunk<T>(t, p, stride, blocks, ahead, sink);
+    ahead.at_chunk(b / BLOCKS);
+    StoreSink<T> sink = {ahead, t.q, t.s, t.m};
+    unpack_chunk<T>(t, p, stride, blocks, sink);
+    ahead.rest();
     if (fast) {
       for_row_tiles(count, [&](auto r, int64_t first) {
         dot_int8<decltype(r)::value, T::GROUP, T::MINIMUM, kind_of<T>(), log2_of<T::OFFSET>()>(t, n / 32, rows + first, k / 32, acc + first * W);
@@ -254,18 +291,21 @@ template <class T> void tile_quantised(TileScratch& t, const WeightTile& tile, i
 }
 
 // Whole groups of 32 columns of one or two rows, without the way through memory. Gives the column that it stopped at.
-template <class T, int ROWS> __attribute__((noinline)) int64_t tile_plain_few(const WeightTile& tile, int64_t columns, const void* const* rows, float* acc, Ahead& ahead) {
+template <class T, int ROWS> __attribute__((noinline)) int64_t tile_plain_few(const WeightTile& tile, int64_t columns, const void* const* rows, float* acc) {
+  Ahead<T> ahead(tile, columns);
   const float* x[ROWS];
   vf sum[ROWS];
   for (int r = 0; r < ROWS; r++) x[r] = static_cast<const float*>(rows[r]), sum[r] = vzero();
   int64_t k = 0;
   for (; k + 32 <= columns; k += 32) {
+    if (k % CHUNK == 0) ahead.at_chunk(k / CHUNK);
+    ahead.fetch();
     vf even[ROWS], odd[ROWS];
     for (int r = 0; r < ROWS; r++) even[r] = odd[r] = vzero();
 #pragma GCC unroll 4
     for (int i = 0; i < 32; i += 8) {
       vf w[8];
-      T::eight(tile.data + (k + i) * T::BYTES, tile.stride, ahead, w);
+      T::eight(tile.data + (k + i) * T::BYTES, tile.stride, w);
       for (int r = 0; r < ROWS; r++) {
         for (int j = 0; j < 8; j += 2) {
           even[r] = vfma(w[j], vset1(x[r][k + i + j]), even[r]);
@@ -275,23 +315,27 @@ template <class T, int ROWS> __attribute__((noinline)) int64_t tile_plain_few(co
     }
     for (int r = 0; r < ROWS; r++) sum[r] = vadd(sum[r], vadd(even[r], odd[r]));
   }
+  if (k > 0) ahead.rest();
   for (int r = 0; r < ROWS; r++) vstore(acc + r * W, sum[r]);
   return k;
 }
 
 template <class T> void tile_plain(TileScratch& t, const WeightTile& tile, int64_t columns, const void* const* rows, int64_t count, float* acc) {
-  Ahead ahead = ahead_of(tile);
+  Ahead<T> ahead(tile, columns);
   int64_t k = 0;
-  if (tile.rows >= W && count == 1) k = tile_plain_few<T, 1>(tile, columns, rows, acc, ahead);
-  if (tile.rows >= W && count == 2) k = tile_plain_few<T, 2>(tile, columns, rows, acc, ahead);
+  if (tile.rows >= W && count == 1) k = tile_plain_few<T, 1>(tile, columns, rows, acc);
+  if (tile.rows >= W && count == 2) k = tile_plain_few<T, 2>(tile, columns, rows, acc);
   for (; k < columns; k += CHUNK) {
     int64_t n = columns - k < CHUNK ? columns - k : CHUNK, padded = (n + 7) / 8 * 8, stride;
+    ahead.at_chunk(k / CHUNK);
     const uint8_t* p = chunk_rows(t, tile, k * T::BYTES, n * T::BYTES, padded * T::BYTES, &stride);
     for (int64_t i = 0; i < padded; i += 8) {
+      if (i % 32 == 0) ahead.fetch();
       vf w[8];
-      T::eight(p + i * T::BYTES, stride, ahead, w);
+      T::eight(p + i * T::BYTES, stride, w);
       for (int j = 0; j < 8; j++) vstore(t.f + (i + j) * W, w[j]);
     }
+    ahead.rest();
     for_row_tiles(count, [&](auto r, int64_t first) { dot_f32<decltype(r)::value>(t, n, rows + first, k, acc + first * W); });
   }
 }

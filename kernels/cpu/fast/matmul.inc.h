@@ -50,9 +50,10 @@ BAO_INLINE OutputTile output_tile(int64_t rows, int64_t index) {
   if (rows >= W) return {rows - W, int(W - left), W};
   return {0, 0, int(rows)};
 }
-// acc = the tile's dot products with w.rows of `worker`, times the weight's factor. next: what will be read after it, if anything.
-BAO_INLINE void run_tile(Worker& worker, const WeightRef& w, int64_t expert, const OutputTile& place, bool fast, int64_t rows, const uint8_t* next, int64_t ahead, float* acc) {
-  WeightTile tile = {w.row(expert, place.first), w.row_bytes, place.lanes, next, ahead};
+// acc = the tile's dot products with w.rows of `worker`, times the weight's factor. first: of its piece; more:
+// tiles of the piece that follow.
+BAO_INLINE void run_tile(Worker& worker, const WeightRef& w, int64_t expert, const OutputTile& place, bool fast, int64_t rows, bool first, int64_t more, float* acc) {
+  WeightTile tile = {w.row(expert, place.first), w.row_bytes, place.lanes, more, first};
   tile_dot(worker.tile, tile, w.dtype, w.columns, fast, worker.rows, rows, acc);
   if (w.factors) {
     vf factor = vset1(w.factor(expert));
@@ -69,7 +70,7 @@ BAO_INLINE void store_lanes(float* dst, const float* acc, const OutputTile& plac
 struct Cut {
   int64_t row_blocks, rows_each, tiles_each, groups;
 };
-constexpr int64_t PIECE_BYTES = 192 << 10;
+constexpr int64_t PIECE_BYTES = 256 << 10;
 BAO_INLINE Cut cut_of(int64_t rows, int64_t tiles, int64_t tile_bytes, int32_t threads) {
   Cut c;
   c.row_blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
@@ -114,8 +115,7 @@ void matmul_run(const void* args, const Run& run, int32_t piece) {
     for (int64_t r = 0; r < rows; r++) worker.rows[r] = fast ? static_cast<const void*>(a.act.rounded(run, first + r)) : a.act.f32(first + r);
     for (int64_t t = from; t < to; t++) {
       OutputTile place = output_tile(w.rows, t);
-      int64_t ahead = smaller(smaller((to - t - 1) * W, W), w.rows - place.first - W) * w.row_bytes;
-      run_tile(worker, w, 0, place, fast, rows, w.row(0, place.first + W), larger(ahead, 0), worker.acc);
+      run_tile(worker, w, 0, place, fast, rows, t == from, to - t - 1, worker.acc);
       for (int64_t r = 0; r < rows; r++) {
         float* dst = a.dst_scratch < 0 ? a.dst[i].f32(first + r) : reinterpret_cast<float*>(run.scratch + a.dst_scratch) + (first + r) * w.rows;
         store_lanes(dst, worker.acc + r * W, place);
@@ -158,12 +158,11 @@ BAO_INLINE void split_gate_up(WeightRef& gate, WeightRef& up) {
   up.data += up.rows * up.row_bytes;
 }
 // acc = act(gate) * up for one tile of outputs.
-BAO_INLINE void run_glu_tile(Worker& worker, const WeightRef& gate, const WeightRef& up, int64_t expert, const OutputTile& place, const void* const* gate_rows, const void* const* up_rows, int64_t rows, bool more, int32_t fast, int32_t activation) {
-  int64_t ahead = smaller(W, gate.rows - place.first - W);
+BAO_INLINE void run_glu_tile(Worker& worker, const WeightRef& gate, const WeightRef& up, int64_t expert, const OutputTile& place, const void* const* gate_rows, const void* const* up_rows, int64_t rows, bool first, int64_t more, int32_t fast, int32_t activation) {
   for (int64_t r = 0; r < rows; r++) worker.rows[r] = gate_rows[r];
-  run_tile(worker, gate, expert, place, rounds(gate, fast), rows, up.row(expert, place.first), place.lanes * up.row_bytes, worker.acc);
+  run_tile(worker, gate, expert, place, rounds(gate, fast), rows, first, more, worker.acc);
   for (int64_t r = 0; r < rows; r++) worker.rows[r] = up_rows[r];
-  run_tile(worker, up, expert, place, rounds(up, fast), rows, gate.row(expert, place.first + W), more && ahead > 0 ? ahead * gate.row_bytes : 0, worker.acc2);
+  run_tile(worker, up, expert, place, rounds(up, fast), rows, first, more, worker.acc2);
   glu_span(worker.acc, worker.acc, worker.acc2, rows * W, activation);
 }
 
@@ -193,7 +192,7 @@ void glu_tiles_run(const void* args, const Run& run, int32_t piece) {
   }
   for (int64_t t = begin; t < end; t++) {
     OutputTile place = output_tile(a.gate.rows, t);
-    run_glu_tile(worker, a.gate, a.up, 0, place, gate_rows, up_rows, rows, t + 1 < end, a.fast, a.activation);
+    run_glu_tile(worker, a.gate, a.up, 0, place, gate_rows, up_rows, rows, t == begin, end - t - 1, a.fast, a.activation);
     for (int64_t r = 0; r < rows; r++) store_lanes(a.dst.f32(first + r), worker.acc + r * W, place);
   }
 }

@@ -95,11 +95,10 @@ void moe_run(const void* args, const Run& run, int32_t piece) {
   for (int64_t t = begin; t < end; t++) {
     OutputTile place = output_tile(a.w.rows, t);
     if (glu) {
-      run_glu_tile(worker, a.w, a.up, unit.expert, place, rows, up_rows, unit.count, t + 1 < end, a.fast, a.activation);
+      run_glu_tile(worker, a.w, a.up, unit.expert, place, rows, up_rows, unit.count, t == begin, end - t - 1, a.fast, a.activation);
     } else {
       for (int32_t i = 0; i < unit.count; i++) worker.rows[i] = rows[i];
-      int64_t ahead = smaller(smaller((end - t - 1) * W, W), a.w.rows - place.first - W) * a.w.row_bytes;
-      run_tile(worker, a.w, unit.expert, place, rounds(a.w, a.fast), unit.count, a.w.row(unit.expert, place.first + W), larger(ahead, 0), worker.acc);
+      run_tile(worker, a.w, unit.expert, place, rounds(a.w, a.fast), unit.count, t == begin, end - t - 1, worker.acc);
     }
     for (int32_t i = 0; i < unit.count; i++) store_lanes(a.place(run, pairs[i]), worker.acc + i * W, place);
   }

@@ -5,22 +5,6 @@
 // and `pair`, where it exists, two blocks of 32 columns with fewer loads,
 // so that weight = scale * (value - OFFSET) + minimum, exact up to the addition. HEAD bytes at HEAD_AT are gathered by the caller into `head`.
 
-// What is to be read next, fetched a few lines with each 16 bytes of W rows: a burst would fill the miss buffers and stop the loads.
-struct Ahead {
-  const uint8_t* p;
-  int64_t step;
-};
-BAO_INLINE void load_rows(Ahead& ahead, const uint8_t* p, int64_t stride, vi x[4]) {
-  for (int i = 0; i < 16 * W; i += 64) __builtin_prefetch(ahead.p + i);
-  ahead.p += ahead.step;
-  load_rows(p, stride, x);
-}
-BAO_INLINE void load_rows32(Ahead& ahead, const uint8_t* p, int64_t stride, vi x[8]) {
-  for (int i = 0; i < 32 * W; i += 64) __builtin_prefetch(ahead.p + i);
-  ahead.p += 2 * ahead.step;
-  load_rows32(p, stride, x);
-}
-
 // Compile-time loop: shifts are immediates.
 template <int I> struct index_t { static constexpr int value = I; };
 template <int N, int I = 0, class F> BAO_INLINE void unroll(F&& f) {
@@ -58,14 +42,14 @@ template <int T> BAO_INLINE vi with_fifth_bit(vi low, vi bits) {
 }
 // Split-half nibbles: dword t of 32 columns from the four dwords of 16 bytes.
 template <int T> BAO_INLINE vi nibbles(const vi x[4]) { return low_bits<4>(ishr<T < 4 ? 0 : 4>(x[T % 4])); }
-template <class Sink> BAO_INLINE void nibbles32(const uint8_t* p, int64_t stride, Ahead& ahead, Sink& sink) {
+template <class Sink> BAO_INLINE void nibbles32(const uint8_t* p, int64_t stride, Sink& sink) {
   vi x[4];
-  load_rows(ahead, p, stride, x);
+  load_rows(p, stride, x);
   sink.values([&](auto t) { return nibbles<decltype(t)::value>(x); });
 }
-template <class Sink> BAO_INLINE void nibbles32(const uint8_t* p, int64_t stride, Ahead& ahead, table_t table, Sink& sink) {
+template <class Sink> BAO_INLINE void nibbles32(const uint8_t* p, int64_t stride, table_t table, Sink& sink) {
   vi x[4];
-  load_rows(ahead, p, stride, x);
+  load_rows(p, stride, x);
   sink.values([&](auto t) { return ilookup(table, nibbles<decltype(t)::value>(x)); });
 }
 
@@ -74,10 +58,10 @@ BAO_INLINE void two_bytes_on(const vi* x, vi out[4]) {
   for (int t = 0; t < 4; t++) out[t] = ior(ishr<16>(x[t]), ishl<16>(x[t + 1]));
 }
 // Two 18-byte blocks of d and nibbles: p holds bytes 0-31, the nibbles of the second block are loaded by themselves.
-template <class Sink, class F> BAO_INLINE void pair18(const uint8_t* p, int64_t stride, Ahead& ahead, Sink& sink, F&& level) {
+template <class Sink, class F> BAO_INLINE void pair18(const uint8_t* p, int64_t stride, Sink& sink, F&& level) {
   vi x[8], first[4], second[4];
-  load_rows32(ahead, p, stride, x);
-  load_rows(ahead, p + 20, stride, second);
+  load_rows32(p, stride, x);
+  load_rows(p + 20, stride, second);
   two_bytes_on(x, first);
   sink.scale(low_half(x[0]));
   sink.values([&](auto t) { return level(nibbles<decltype(t)::value>(first)); });
@@ -88,27 +72,27 @@ template <class Sink, class F> BAO_INLINE void pair18(const uint8_t* p, int64_t 
 struct UnpackQ4_0 {
   static constexpr int ELEMENTS = 32, BYTES = 18, GROUP = 32, OFFSET = 8, HEAD = 2, HEAD_AT = 0;
   static constexpr bool MINIMUM = false, PAIR = true;
-  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Ahead& ahead, Sink& sink) {
+  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Sink& sink) {
     sink.scale(ihalf(head));
-    nibbles32(p + 2, stride, ahead, sink);
+    nibbles32(p + 2, stride, sink);
   }
-  template <class Sink> static BAO_INLINE void pair(const uint8_t* p, int64_t stride, Ahead& ahead, Sink& sink) {
-    pair18(p, stride, ahead, sink, [](vi q) { return q; });
+  template <class Sink> static BAO_INLINE void pair(const uint8_t* p, int64_t stride, Sink& sink) {
+    pair18(p, stride, sink, [](vi q) { return q; });
   }
 };
 
 struct UnpackQ4_1 {
   static constexpr int ELEMENTS = 32, BYTES = 20, GROUP = 32, OFFSET = 0, HEAD = 4, HEAD_AT = 0;
   static constexpr bool MINIMUM = true, PAIR = true;
-  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Ahead& ahead, Sink& sink) {
+  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Sink& sink) {
     sink.scale(low_half(head));
     sink.minimum(high_half(head));
-    nibbles32(p + 4, stride, ahead, sink);
+    nibbles32(p + 4, stride, sink);
   }
-  template <class Sink> static BAO_INLINE void pair(const uint8_t* p, int64_t stride, Ahead& ahead, Sink& sink) {
+  template <class Sink> static BAO_INLINE void pair(const uint8_t* p, int64_t stride, Sink& sink) {
     vi x[8], second[4];
-    load_rows32(ahead, p, stride, x);
-    load_rows(ahead, p + 24, stride, second);
+    load_rows32(p, stride, x);
+    load_rows(p + 24, stride, second);
     sink.scale(low_half(x[0]));
     sink.minimum(high_half(x[0]));
     sink.values([&](auto t) { return nibbles<decltype(t)::value>(x + 1); });
@@ -128,18 +112,18 @@ template <class Sink> BAO_INLINE void fives32(const vi x[4], vi high, Sink& sink
 struct UnpackQ5_0 {
   static constexpr int ELEMENTS = 32, BYTES = 22, GROUP = 32, OFFSET = 16, HEAD = 0, HEAD_AT = 0;
   static constexpr bool MINIMUM = false, PAIR = true;
-  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi, Ahead& ahead, Sink& sink) {
+  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi, Sink& sink) {
     vi x[4];
-    load_rows(ahead, p, stride, x);
+    load_rows(p, stride, x);
     sink.scale(low_half(x[0]));
     vi q[4];
-    load_rows(ahead, p + 6, stride, q);
+    load_rows(p + 6, stride, q);
     fives32(q, ior(ishr<16>(x[0]), ishl<16>(x[1])), sink);
   }
-  template <class Sink> static BAO_INLINE void pair(const uint8_t* p, int64_t stride, Ahead& ahead, Sink& sink) {
+  template <class Sink> static BAO_INLINE void pair(const uint8_t* p, int64_t stride, Sink& sink) {
     vi x[8], first[4], second[4];
-    load_rows32(ahead, p, stride, x);
-    load_rows(ahead, p + 28, stride, second);
+    load_rows32(p, stride, x);
+    load_rows(p + 28, stride, second);
     two_bytes_on(x + 1, first);
     sink.scale(low_half(x[0]));
     fives32(first, ior(ishr<16>(x[0]), ishl<16>(x[1])), sink);
@@ -151,19 +135,19 @@ struct UnpackQ5_0 {
 struct UnpackQ5_1 {
   static constexpr int ELEMENTS = 32, BYTES = 24, GROUP = 32, OFFSET = 0, HEAD = 0, HEAD_AT = 0;
   static constexpr bool MINIMUM = true, PAIR = true;
-  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi, Ahead& ahead, Sink& sink) {
+  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi, Sink& sink) {
     vi x[4];
-    load_rows(ahead, p, stride, x);
+    load_rows(p, stride, x);
     sink.scale(low_half(x[0]));
     sink.minimum(high_half(x[0]));
     vi q[4];
-    load_rows(ahead, p + 8, stride, q);
+    load_rows(p + 8, stride, q);
     fives32(q, x[1], sink);
   }
-  template <class Sink> static BAO_INLINE void pair(const uint8_t* p, int64_t stride, Ahead& ahead, Sink& sink) {
+  template <class Sink> static BAO_INLINE void pair(const uint8_t* p, int64_t stride, Sink& sink) {
     vi x[8], second[4];
-    load_rows32(ahead, p, stride, x);
-    load_rows(ahead, p + 32, stride, second);
+    load_rows32(p, stride, x);
+    load_rows(p + 32, stride, second);
     sink.scale(low_half(x[0]));
     sink.minimum(high_half(x[0]));
     fives32(x + 2, x[1], sink);
@@ -176,10 +160,10 @@ struct UnpackQ5_1 {
 struct UnpackQ8_0 {
   static constexpr int ELEMENTS = 32, BYTES = 34, GROUP = 32, OFFSET = 128, HEAD = 2, HEAD_AT = 0;
   static constexpr bool MINIMUM = false, PAIR = false;
-  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Ahead& ahead, Sink& sink) {
+  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Sink& sink) {
     sink.scale(ihalf(head));
     vi x[8];
-    load_rows32(ahead, p + 2, stride, x);
+    load_rows32(p + 2, stride, x);
     sink.values([&](auto t) { return ixor(x[decltype(t)::value], ibytes(0x80)); });
   }
 };
@@ -187,10 +171,10 @@ struct UnpackQ8_0 {
 struct UnpackQ2_K {
   static constexpr int ELEMENTS = 256, BYTES = 84, GROUP = 16, OFFSET = 0, HEAD = 4, HEAD_AT = 80;
   static constexpr bool MINIMUM = true, PAIR = false;
-  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Ahead& ahead, Sink& sink) {
+  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Sink& sink) {
     vf d = low_half(head), dmin = negated(high_half(head));
     vi scales[4];
-    load_rows(ahead, p, stride, scales);
+    load_rows(p, stride, scales);
     unroll<16>([&](auto j) {
       constexpr int J = decltype(j)::value;
       vi b = ishr<8 * (J % 4)>(scales[J / 4]);
@@ -199,7 +183,7 @@ struct UnpackQ2_K {
     });
     for (int half = 0; half < 2; half++) {
       vi x[8];
-      load_rows32(ahead, p + 16 + 32 * half, stride, x);
+      load_rows32(p + 16 + 32 * half, stride, x);
       unroll<4>([&](auto c) {
         sink.values([&](auto t) { return low_bits<2>(ishr<2 * decltype(c)::value>(x[decltype(t)::value])); });
       });
@@ -210,10 +194,10 @@ struct UnpackQ2_K {
 struct UnpackQ3_K {
   static constexpr int ELEMENTS = 256, BYTES = 110, GROUP = 16, OFFSET = 4, HEAD = 0, HEAD_AT = 0;
   static constexpr bool MINIMUM = false, PAIR = false;
-  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi, Ahead& ahead, Sink& sink) {
+  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi, Sink& sink) {
     // The last 16 bytes of the block: two of qs, twelve of scales, d.
     vi tail[4], sc[3];
-    load_rows(ahead, p + 94, stride, tail);
+    load_rows(p + 94, stride, tail);
     for (int t = 0; t < 3; t++) sc[t] = ior(ishr<16>(tail[t]), ishl<16>(tail[t + 1]));
     vf d = high_half(tail[3]);
     unroll<16>([&](auto j) {
@@ -224,11 +208,11 @@ struct UnpackQ3_K {
       sink.scale(vmul(d, vfloat(scale)));
     });
     vi mask[8];
-    load_rows32(ahead, p, stride, mask);
+    load_rows32(p, stride, mask);
     unroll<2>([&](auto half) {
       constexpr int HALF = decltype(half)::value;
       vi x[8];
-      load_rows32(ahead, p + 32 + 32 * HALF, stride, x);
+      load_rows32(p + 32 + 32 * HALF, stride, x);
       unroll<4>([&](auto c) {
         constexpr int C = decltype(c)::value;
         sink.values([&](auto t) {
@@ -241,9 +225,9 @@ struct UnpackQ3_K {
 };
 
 // d, dmin and the eight 6-bit scales and minimums that Q4_K and Q5_K share.
-template <class Sink> BAO_INLINE void k_header(const uint8_t* p, int64_t stride, Ahead& ahead, Sink& sink) {
+template <class Sink> BAO_INLINE void k_header(const uint8_t* p, int64_t stride, Sink& sink) {
   vi x[4];
-  load_rows(ahead, p, stride, x);
+  load_rows(p, stride, x);
   vf d = low_half(x[0]), dmin = negated(high_half(x[0]));
   unroll<8>([&](auto j) {
     constexpr int J = decltype(j)::value, B = 8 * (J % 4);
@@ -263,11 +247,11 @@ template <class Sink> BAO_INLINE void k_header(const uint8_t* p, int64_t stride,
 struct UnpackQ4_K {
   static constexpr int ELEMENTS = 256, BYTES = 144, GROUP = 32, OFFSET = 0, HEAD = 0, HEAD_AT = 0;
   static constexpr bool MINIMUM = true, PAIR = false;
-  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi, Ahead& ahead, Sink& sink) {
-    k_header(p, stride, ahead, sink);
+  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi, Sink& sink) {
+    k_header(p, stride, sink);
     for (int pair = 0; pair < 4; pair++) {
       vi x[8];
-      load_rows32(ahead, p + 16 + 32 * pair, stride, x);
+      load_rows32(p + 16 + 32 * pair, stride, x);
       sink.values([&](auto t) { return low_bits<4>(x[decltype(t)::value]); });
       sink.values([&](auto t) { return low_bits<4>(ishr<4>(x[decltype(t)::value])); });
     }
@@ -277,14 +261,14 @@ struct UnpackQ4_K {
 struct UnpackQ5_K {
   static constexpr int ELEMENTS = 256, BYTES = 176, GROUP = 32, OFFSET = 0, HEAD = 0, HEAD_AT = 0;
   static constexpr bool MINIMUM = true, PAIR = false;
-  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi, Ahead& ahead, Sink& sink) {
-    k_header(p, stride, ahead, sink);
+  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi, Sink& sink) {
+    k_header(p, stride, sink);
     vi high[8];
-    load_rows32(ahead, p + 16, stride, high);
+    load_rows32(p + 16, stride, high);
     unroll<4>([&](auto pair) {
       constexpr int P = decltype(pair)::value;
       vi x[8];
-      load_rows32(ahead, p + 48 + 32 * P, stride, x);
+      load_rows32(p + 48 + 32 * P, stride, x);
       sink.values([&](auto t) { return ior(low_bits<4>(x[decltype(t)::value]), ishl<4>(low_bits<1>(ishr<2 * P>(high[decltype(t)::value])))); });
       sink.values([&](auto t) { return ior(low_bits<4>(ishr<4>(x[decltype(t)::value])), ishl<4>(low_bits<1>(ishr<2 * P + 1>(high[decltype(t)::value])))); });
     });
@@ -294,18 +278,18 @@ struct UnpackQ5_K {
 struct UnpackQ6_K {
   static constexpr int ELEMENTS = 256, BYTES = 210, GROUP = 16, OFFSET = 32, HEAD = 2, HEAD_AT = 208;
   static constexpr bool MINIMUM = false, PAIR = false;
-  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Ahead& ahead, Sink& sink) {
+  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Sink& sink) {
     vf d = ihalf(head);
     vi scales[4];
-    load_rows(ahead, p + 192, stride, scales);
+    load_rows(p + 192, stride, scales);
     unroll<16>([&](auto j) {
       constexpr int J = decltype(j)::value;
       sink.scale(vmul(d, vfloat(isar<24>(ishl<24 - 8 * (J % 4)>(scales[J / 4])))));
     });
     for (int half = 0; half < 2; half++) {
       vi low[16], high[8];
-      for (int i = 0; i < 2; i++) load_rows32(ahead, p + 64 * half + 32 * i, stride, low + 8 * i);
-      load_rows32(ahead, p + 128 + 32 * half, stride, high);
+      for (int i = 0; i < 2; i++) load_rows32(p + 64 * half + 32 * i, stride, low + 8 * i);
+      load_rows32(p + 128 + 32 * half, stride, high);
       unroll<4>([&](auto k) {
         constexpr int K = decltype(k)::value;
         sink.values([&](auto t) {
@@ -326,28 +310,28 @@ alignas(16) constexpr uint8_t E2M1_LEVELS[16] = {16, 17, 18, 19, 20, 22, 24, 28,
 struct UnpackIQ4_NL {
   static constexpr int ELEMENTS = 32, BYTES = 18, GROUP = 32, OFFSET = 128, HEAD = 2, HEAD_AT = 0;
   static constexpr bool MINIMUM = false, PAIR = true;
-  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Ahead& ahead, Sink& sink) {
+  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Sink& sink) {
     sink.scale(ihalf(head));
-    nibbles32(p + 2, stride, ahead, itable(IQ4_LEVELS), sink);
+    nibbles32(p + 2, stride, itable(IQ4_LEVELS), sink);
   }
-  template <class Sink> static BAO_INLINE void pair(const uint8_t* p, int64_t stride, Ahead& ahead, Sink& sink) {
+  template <class Sink> static BAO_INLINE void pair(const uint8_t* p, int64_t stride, Sink& sink) {
     table_t table = itable(IQ4_LEVELS);
-    pair18(p, stride, ahead, sink, [&](vi q) { return ilookup(table, q); });
+    pair18(p, stride, sink, [&](vi q) { return ilookup(table, q); });
   }
 };
 
 struct UnpackIQ4_XS {
   static constexpr int ELEMENTS = 256, BYTES = 136, GROUP = 32, OFFSET = 128, HEAD = 0, HEAD_AT = 0;
   static constexpr bool MINIMUM = false, PAIR = false;
-  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi, Ahead& ahead, Sink& sink) {
+  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi, Sink& sink) {
     vi x[4];
-    load_rows(ahead, p, stride, x);
+    load_rows(p, stride, x);
     vf d = low_half(x[0]);
     unroll<8>([&](auto j) {
       constexpr int J = decltype(j)::value;
       vi scale = isub(ior(iand(ishr<4 * J>(x[1]), iset(15)), ishl<4>(iand(ishr<16 + 2 * J>(x[0]), iset(3)))), iset(32));
       sink.scale(vmul(d, vfloat(scale)));
-      nibbles32(p + 8 + 16 * J, stride, ahead, itable(IQ4_LEVELS), sink);
+      nibbles32(p + 8 + 16 * J, stride, itable(IQ4_LEVELS), sink);
     });
   }
 };
@@ -355,18 +339,18 @@ struct UnpackIQ4_XS {
 struct UnpackMXFP4 {
   static constexpr int ELEMENTS = 32, BYTES = 17, GROUP = 32, OFFSET = 16, HEAD = 1, HEAD_AT = 0;
   static constexpr bool MINIMUM = false, PAIR = false;
-  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Ahead& ahead, Sink& sink) {
+  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Sink& sink) {
     // 2^(e - 128): the exponent field is e - 1; e = 0 and 1 are the float subnormals with bits 1 << 21 and 2 << 21.
     vf normal = ifloat_bits(ishl<23>(isub(head, iset(1)))), tiny = ifloat_bits(ishl<21>(iadd(head, iset(1))));
     sink.scale(vselect(vlt(vfloat(head), vset1(2.0f)), tiny, normal));
-    nibbles32(p + 1, stride, ahead, itable(E2M1_LEVELS), sink);
+    nibbles32(p + 1, stride, itable(E2M1_LEVELS), sink);
   }
 };
 
 struct UnpackNVFP4 {
   static constexpr int ELEMENTS = 64, BYTES = 36, GROUP = 16, OFFSET = 16, HEAD = 4, HEAD_AT = 0;
   static constexpr bool MINIMUM = false, PAIR = false;
-  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Ahead& ahead, Sink& sink) {
+  template <class Sink> static BAO_INLINE void block(const uint8_t* p, int64_t stride, vi head, Sink& sink) {
     // UE4M3 bits stand right above a float's 20 low mantissa bits; one exact product corrects the bias, subnormals included. 0x7F is 0.
     unroll<4>([&](auto g) {
       vi code = iand(ishr<8 * decltype(g)::value>(head), iset(0x7F));
@@ -375,7 +359,7 @@ struct UnpackNVFP4 {
     });
     table_t table = itable(E2M1_LEVELS);
     vi x[8];
-    load_rows32(ahead, p + 4, stride, x);
+    load_rows32(p + 4, stride, x);
     unroll<2>([&](auto h) {
       sink.values([&](auto t) {
         constexpr int T = decltype(t)::value;
@@ -388,19 +372,19 @@ struct UnpackNVFP4 {
 // ---- plain types: eight columns of every row as f32 (the caller pads the last ones)
 
 struct PlainF32 {
-  static constexpr int BYTES = 4;
-  static BAO_INLINE void eight(const uint8_t* p, int64_t stride, Ahead& ahead, vf out[8]) {
+  static constexpr int ELEMENTS = 1, BYTES = 4;
+  static BAO_INLINE void eight(const uint8_t* p, int64_t stride, vf out[8]) {
     vi x[8];
-    load_rows32(ahead, p, stride, x);
+    load_rows32(p, stride, x);
     for (int t = 0; t < 8; t++) out[t] = ifloat_bits(x[t]);
   }
 };
 
 struct PlainF16 {
-  static constexpr int BYTES = 2;
-  static BAO_INLINE void eight(const uint8_t* p, int64_t stride, Ahead& ahead, vf out[8]) {
+  static constexpr int ELEMENTS = 1, BYTES = 2;
+  static BAO_INLINE void eight(const uint8_t* p, int64_t stride, vf out[8]) {
     vi x[4];
-    load_rows(ahead, p, stride, x);
+    load_rows(p, stride, x);
     for (int t = 0; t < 4; t++) {
       out[2 * t] = low_half(x[t]);
       out[2 * t + 1] = high_half(x[t]);
@@ -409,10 +393,10 @@ struct PlainF16 {
 };
 
 struct PlainBF16 {
-  static constexpr int BYTES = 2;
-  static BAO_INLINE void eight(const uint8_t* p, int64_t stride, Ahead& ahead, vf out[8]) {
+  static constexpr int ELEMENTS = 1, BYTES = 2;
+  static BAO_INLINE void eight(const uint8_t* p, int64_t stride, vf out[8]) {
     vi x[4];
-    load_rows(ahead, p, stride, x);
+    load_rows(p, stride, x);
     for (int t = 0; t < 4; t++) {
       out[2 * t] = ifloat_bits(ishl<16>(x[t]));
       out[2 * t + 1] = ifloat_bits(iand(x[t], iset(0xFFFF0000u)));
