@@ -4,7 +4,7 @@ import type { Device } from "../../src/native/objects.ts";
 import { openHost } from "../../src/native/library.ts";
 import { BAO } from "../../src/native/symbols.ts";
 import type { BenchCase } from "./case.ts";
-import { cold } from "./memory.ts";
+import { cold, memoryBudget } from "./memory.ts";
 import { BenchRig } from "./rig.ts";
 import type { Peaks, Row } from "./results.ts";
 
@@ -58,7 +58,7 @@ export async function measureCase(device: Device, c: BenchCase, peaks: Peaks, bu
 
 /** The peak that takes longer for this op bounds it. Quantised weights in fast precision meet int8 activations, everything else is f32. */
 function bound(device: Device, c: BenchCase, peaks: Peaks, ns: number): Pick<Row, "bound" | "share"> {
-  const quantised = device.precision !== "exact" && c.op.includes("mat") && /^(i?q\d|mxfp4|nvfp4)/.test(c.dtype) || c.op === "router" && c.dtype !== "f32" && /q/.test(c.dtype);
+  const quantised = device.precision !== "exact" && (c.op.includes("matmul") || c.op === "router") && /^(i?q\d|mxfp4|nvfp4)/.test(c.dtype);
   const kind = quantised ? "int8" : "f32", memoryNs = peaks.bytes > 0 ? (c.bytes / peaks.bytes) * 1e9 : 0;
   const computeNs = peaks[kind] > 0 ? (c.flops / peaks[kind]) * 1e9 : 0;
   if (memoryNs === 0 && computeNs === 0) return { bound: "none", share: 0 };
@@ -70,7 +70,8 @@ function bound(device: Device, c: BenchCase, peaks: Peaks, ns: number): Pick<Row
 const ISA: Record<string, number> = { base: BAO.ISA_BASE, avx2: BAO.ISA_AVX2, avx512: BAO.ISA_AVX512, neon: BAO.ISA_NEON };
 
 /** Peaks of the device at its own number of threads. Takes about a second. */
-export async function measurePeaks(device: Device, bytes: number): Promise<Peaks> {
+export async function measurePeaks(device: Device): Promise<Peaks> {
+  const bytes = Math.min(Math.max(2 ** 28, 4 * cold.bytes), memoryBudget());
   if (device.backend !== "cpu") return { bytes: await copyPeak(device, bytes), f32: 0, int8: 0 };
   const host = openHost(), { threads, isa } = device.info, code = ISA[isa] ?? BAO.ISA_AUTO;
   return { bytes: host.hostReadBandwidth(threads, bytes, 5), f32: host.hostArithmetic(threads, code, BAO.ARITHMETIC_F32, 5), int8: host.hostArithmetic(threads, code, BAO.ARITHMETIC_INT8, 5) };

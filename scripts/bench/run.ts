@@ -104,7 +104,7 @@ async function main(args: string[]): Promise<void> {
 
 async function measureDevice(device: Device, cases: readonly BenchCase[], withFfi: boolean, budget: Budget, results: Results, print: (line: string) => void): Promise<void> {
   const { backend, name, isa, threads, precision } = device.info, index = results.devices.length, start = Bun.nanoseconds();
-  const peaks: Peaks = await measurePeaks(device, Math.min(4 * cold.bytes, memoryBudget()));
+  const peaks: Peaks = await measurePeaks(device);
   results.devices.push({ backend, name, isa, threads, precision, peaks });
   print(deviceLine(results.devices[index]!));
   print(tableHead());
@@ -130,7 +130,7 @@ async function measureDevice(device: Device, cases: readonly BenchCase[], withFf
     }
   }
   // A busy machine shows here: then the shares above are too high or too low.
-  const after = await measurePeaks(device, Math.min(4 * cold.bytes, memoryBudget()));
+  const after = await measurePeaks(device);
   if (Math.abs(after.bytes / peaks.bytes - 1) > 0.05) print(`the memory's peak was ${(peaks.bytes / 1e9).toFixed(2)} GB/s before and is ${(after.bytes / 1e9).toFixed(2)} GB/s now: the machine is not quiet, measure again`);
   results.devices[index] = { ...results.devices[index]!, peaksAfter: after };
   print(`${results.rows.filter((r) => r.device === index).length} rows in ${((Bun.nanoseconds() - start) / 1e9).toFixed(0)} s\n`);
