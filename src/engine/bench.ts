@@ -93,7 +93,7 @@ export function testName(test: BenchTest): string {
 }
 
 /** Bytes a second that `threads` threads read from memory and do nothing else; 0 when there is no memory for the probe. */
-export function readPeak(threads: number): number { return openHost().hostReadBandwidth(threads, PROBE_BYTES, 5); }
+export function readPeak(threads: number): number { return openHost().hostReadBandwidth(threads, PROBE_BYTES, 3); }
 
 /** Loads a model without warming it up and runs a prompt of ten tokens: what a user waits for at the start of a program. */
 export async function measureStart(path: string, options: LoadOptions): Promise<{ model: LocalModel; start: StartTimes }> {
