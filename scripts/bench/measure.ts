@@ -69,9 +69,9 @@ function bound(device: Device, c: BenchCase, peaks: Peaks, ns: number): Pick<Row
 
 const ISA: Record<string, number> = { base: BAO.ISA_BASE, avx2: BAO.ISA_AVX2, avx512: BAO.ISA_AVX512, neon: BAO.ISA_NEON };
 
-/** Peaks of the device at its own number of threads. Takes about a second. */
+/** Peaks of the device at its own number of threads. Takes a second or two. */
 export async function measurePeaks(device: Device): Promise<Peaks> {
-  const bytes = Math.min(Math.max(2 ** 28, 4 * cold.bytes), memoryBudget());
+  const bytes = Math.min(Math.max(2 ** 28, 2 * cold.bytes), memoryBudget());
   if (device.backend !== "cpu") return { bytes: await copyPeak(device, bytes), f32: 0, int8: 0 };
   const host = openHost(), { threads, isa } = device.info, code = ISA[isa] ?? BAO.ISA_AUTO;
   return { bytes: host.hostReadBandwidth(threads, bytes, 5), f32: host.hostArithmetic(threads, code, BAO.ARITHMETIC_F32, 5), int8: host.hostArithmetic(threads, code, BAO.ARITHMETIC_INT8, 5) };
