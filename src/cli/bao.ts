@@ -75,7 +75,7 @@ async function printable(help: string): Promise<string> {
   const { NUMBERS } = await import("./options.ts");
   let text = help.replaceAll(HOLD, " ").trimEnd();
   // Numbers are parsed as texts, see options.ts; the two words are of the same length.
-  for (const name of NUMBERS) text = text.replace(new RegExp(`^( +(?:-\\w, )?--${name} [^]*?)\\[string\\]`, "m"), "$1[number]");
+  for (const name of NUMBERS) text = text.replace(new RegExp(`^( +(?:-\\w, )?--${name} [^[]*)\\[string\\]`, "m"), "$1[number]");
   return `${text}\n`;
 }
 function indented(builder: CommandFile["builder"], y: Argv): Argv {

@@ -28,10 +28,10 @@ Examples:
   bao bench -m gemma.gguf -p 512 -n 128 -d 0,4096 --threads 1,2
   bao bench -m gemma.gguf -p 0 -n 64 --ops
   bao bench -m gemma.gguf --json -o run.json`).options({
-    p: list("Tokens of a prompt; 0 = no prefill test (default: 512)", { alias: "prefill", ...TESTS }),
-    n: list("Tokens to decode; 0 = no decode test (default: 128)", { alias: "decode", ...TESTS }),
-    d: list("Tokens in the cache before a test begins (default: 0)", { alias: "depth", ...TESTS }),
-    r: number("r", "Repetitions of each test; the median counts (default: 5)", { whole: true, min: 1 }, { alias: "repetitions", ...TESTS }),
+    prefill: list("Tokens of a prompt; 0 = no prefill test (default: 512)", { alias: "p", ...TESTS }),
+    decode: list("Tokens to decode; 0 = no decode test (default: 128)", { alias: "n", ...TESTS }),
+    depth: list("Tokens in the cache before a test begins (default: 0)", { alias: "d", ...TESTS }),
+    repetitions: number("repetitions", "Repetitions of each test; the median counts (default: 5)", { whole: true, min: 1 }, { alias: "r", ...TESTS }),
     "no-sampled": flag("Leave out the rows that draw by sampling", TESTS),
     ...modelOptions,
     threads: list("CPU threads, the waiting one included (default: all cores)", { group: "Model:" }),
@@ -45,7 +45,7 @@ Examples:
 }
 
 export interface BenchArguments extends Omit<ModelArguments, "threads"> {
-  p?: string[]; n?: string[]; d?: string[]; r?: number; noSampled?: boolean; threads?: string[];
+  prefill?: string[]; decode?: string[]; depth?: string[]; repetitions?: number; noSampled?: boolean; threads?: string[];
   ops?: boolean; markdown?: boolean; json?: boolean; csv?: boolean; output?: string;
 }
 
@@ -61,7 +61,7 @@ function numbers(name: string, given: readonly string[] | undefined, fallback: n
 
 export async function run(args: BenchArguments): Promise<void> {
   using interrupt = new Interrupt();
-  const tests = benchTests(numbers("-p", args.p, [512], 0), numbers("-n", args.n, [128], 0), numbers("-d", args.d, [0], 0), !args.noSampled);
+  const tests = benchTests(numbers("-p", args.prefill, [512], 0), numbers("-n", args.decode, [128], 0), numbers("-d", args.depth, [0], 0), !args.noSampled);
   if (tests.length === 0) throw new UsageError("bad_option", "There is nothing to measure", "Give -p or -n more than 0 tokens.");
   const threads = numbers("--threads", args.threads, [0], 1);
   const needed = benchContext(tests);
@@ -92,7 +92,7 @@ async function measure(args: BenchArguments, tests: readonly BenchTest[], thread
     for (const [i, test] of tests.entries()) {
       const name = testName(test);
       using _busy = busyLine(`${name} ${test.sampling}, ${i + 1} of ${tests.length}${threads.length > 1 ? `, ${info.threads} threads` : ""}`);
-      results.push(await runTest(model, test, { repetitions: args.r ?? 5, warmup: !args.noWarmup, signal }));
+      results.push(await runTest(model, test, { repetitions: args.repetitions ?? 5, warmup: !args.noWarmup, signal }));
     }
     if (onCpu) peak = Math.max(peak, readPeak(info.threads));
     runs.push({
@@ -105,7 +105,7 @@ async function measure(args: BenchArguments, tests: readonly BenchTest[], thread
       return {
         model: { path, name: config.name, architecture: config.architecture, bytes: file, layers: config.layers.length },
         device: { backend: info.backend, name: info.name, isa: info.isa, precision: info.precision, kvType: plan.kvType, chunk: plan.chunk },
-        date: new Date().toISOString(), repetitions: args.r ?? 5, runs, rows,
+        date: new Date().toISOString(), repetitions: args.repetitions ?? 5, runs, rows,
       };
     }
   }
