@@ -36,6 +36,7 @@ Examples:
     ...modelOptions,
     threads: list("CPU threads, the waiting one included (default: all cores)", { group: "Model:" }),
     "no-warmup": flag("Skip the untimed repetition before each test", { group: "Model:" }),
+    "no-peak": flag("Leave out the read peak, which takes 1 GiB of memory and some seconds", OUTPUT),
     ops: flag("Also the time of each kind of op", OUTPUT),
     markdown: flag("Markdown tables", OUTPUT),
     json: flag("One JSON document with all samples", OUTPUT),
@@ -46,7 +47,7 @@ Examples:
 
 export interface BenchArguments extends Omit<ModelArguments, "threads"> {
   prefill?: string[]; decode?: string[]; depth?: string[]; repetitions?: number; noSampled?: boolean; threads?: string[];
-  ops?: boolean; markdown?: boolean; json?: boolean; csv?: boolean; output?: string;
+  noPeak?: boolean; ops?: boolean; markdown?: boolean; json?: boolean; csv?: boolean; output?: string;
 }
 
 /** Whole numbers of an option that takes several: "1,2", "1 2", repeated. */
@@ -85,16 +86,16 @@ async function measure(args: BenchArguments, tests: readonly BenchTest[], thread
       return measureStart(path, { ...options, context: args.ctx ?? context, device: { ...options.device, backend: choice.backend } });
     })();
     using model = loaded;
-    const { info } = model.runner.device, { plan, config } = model.runner, onCpu = choice.backend === "cpu";
+    const { info } = model.runner.device, { plan, config } = model.runner, probes = choice.backend === "cpu" && !args.noPeak;
     // Before and after: another program may disturb one of them, and none makes it faster than it can be.
-    let peak = onCpu ? readPeak(info.threads) : 0;
+    let peak = probes ? readPeak(info.threads) : 0;
     const results = [];
     for (const [i, test] of tests.entries()) {
       const name = testName(test);
       using _busy = busyLine(`${name} ${test.sampling}, ${i + 1} of ${tests.length}${threads.length > 1 ? `, ${info.threads} threads` : ""}`);
       results.push(await runTest(model, test, { repetitions: args.repetitions ?? 5, warmup: !args.noWarmup, signal }));
     }
-    if (onCpu) peak = Math.max(peak, readPeak(info.threads));
+    if (probes) peak = Math.max(peak, readPeak(info.threads));
     runs.push({
       threads: info.threads, start, peak: peak > 0 ? peak : undefined, peakRss: process.resourceUsage().maxRSS * 1024,
       allocated: model.estimate.allocated, ops: model.runner.opCount,

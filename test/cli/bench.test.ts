@@ -31,9 +31,9 @@ test("the read peak is a bandwidth of this world", () => {
 }, 60_000);
 
 test("JSON: rows for every combination, whose figures follow from their samples", () => {
-  const { code, out } = bench("-p", "16", "-n", "8", "-d", "0,300", "-r", "3", "--threads", "1,2", "--json");
+  const { code, out } = bench("-p", "16", "-n", "8", "-d", "0,300", "-r", "3", "--threads", "1,2", "--no-peak", "--json");
   expect(code).toBe(0);
-  const report = JSON.parse(out) as { rows: Row[]; runs: { threads: number; start: Record<string, number>; peak: number; peakRss: number; ops: number }[] };
+  const report = JSON.parse(out) as { rows: Row[]; runs: { threads: number; start: Record<string, number>; peak?: number; peakRss: number; ops: number }[] };
   expect(report.rows.map((r) => `${r.threads} ${r.test} ${r.draw}`)).toEqual([1, 2].flatMap((t) => ["pp16 greedy", "tg8 greedy", "tg8 sampled", "pp16 @ d300 greedy", "tg8 @ d300 greedy", "tg8 @ d300 sampled"].map((n) => `${t} ${n}`)));
   for (const row of report.rows) {
     expect(row.samplesMs.length).toBe(3);
@@ -43,6 +43,7 @@ test("JSON: rows for every combination, whose figures follow from their samples"
     expect(row.kernelsMs + row.samplingMs + row.ffiMs + row.waitingMs + row.scriptMs).toBeGreaterThan(0.99 * row.wallMs);
     expect(row.ops.find((o) => o.op === "attention")!.count).toBe(8);
     if (row.kind === "prefill") { expect(row.bytesPerToken).toBeUndefined(); continue; }
+    expect(row.shareOfReadPeak).toBeUndefined();
     expect(row.gbPerSecond).toBeCloseTo((row.bytesPerToken! * row.tokensPerSecond) / 1e9, 9);
     // Two recordings a step, each submitted and waited for (more than once where a wait runs out).
     expect(row.ffiCalls).toBeGreaterThanOrEqual(4);
@@ -50,21 +51,27 @@ test("JSON: rows for every combination, whose figures follow from their samples"
   }
   const bytes = (name: string): number => report.rows.find((r) => r.test === name)!.bytesPerToken!;
   expect(bytes("tg8 @ d300")).toBeGreaterThan(bytes("tg8")); // keys and values
-  expect(report.runs.map((r) => r.threads)).toEqual([1, 2]);
+  expect(report.runs.map((r) => [r.threads, r.peak])).toEqual([[1, undefined], [2, undefined]]);
   const { start, peakRss, ops } = report.runs[0]!;
   expect([start["total"]! >= start["open"]! + start["tokenizer"]! + start["weights"]! + start["firstToken"]!, peakRss > 10e6, ops > 50]).toEqual([true, true, true]);
 }, 120_000);
+
+test("with the read peak, decode has a share of it and a ceiling", () => {
+  const { rows, runs } = JSON.parse(bench("-p", "0", "-n", "2", "-r", "1", "--threads", "1", "--no-sampled", "--json").out) as { rows: (Row & { ceilingTokensPerSecond: number })[]; runs: { peak: number }[] };
+  expect(rows[0]!.ceilingTokensPerSecond).toBeCloseTo(runs[0]!.peak / rows[0]!.bytesPerToken!, 6);
+  expect(rows[0]!.shareOfReadPeak).toBeCloseTo(rows[0]!.tokensPerSecond / rows[0]!.ceilingTokensPerSecond, 9);
+}, 60_000);
 
 test("table, Markdown and CSV have the same rows; -o writes a file; --ops adds a table for each", () => {
   const folder = mkdtempSync(join(tmpdir(), "bao-bench-")), file = join(folder, "out.csv");
   try {
     const short = ["-p", "4", "-n", "3", "-r", "1", "--no-warmup", "--threads", "1"];
-    const table = bench(...short, "--ops");
+    const table = bench(...short, "--no-peak", "--ops");
     expect([table.code, table.out.match(/^(pp|tg)\d+ +(greedy|sampled) +1 +[\d.]+ /gm)?.length, table.out.match(/^Ops of /gm)?.length]).toEqual([0, 3, 3]);
     expect(table.out).toMatch(/^moe_matmul_glu +8 +[\d.]+ +[\d.]+ %$/m);
-    const markdown = bench(...short, "--markdown", "--no-sampled");
+    const markdown = bench(...short, "--no-peak", "--markdown", "--no-sampled");
     expect([markdown.code, markdown.out.match(/^\| (pp4|tg3) \| greedy \| 1 \|/gm)?.length, markdown.out.includes("sampled")]).toEqual([0, 2, false]);
-    const csv = bench(...short, "--csv", "-o", file), lines = readFileSync(file, "utf8").trimEnd().split("\n").map((l) => l.split(","));
+    const csv = bench(...short, "--no-peak", "--csv", "-o", file), lines = readFileSync(file, "utf8").trimEnd().split("\n").map((l) => l.split(","));
     expect([csv.code, csv.out, lines.length, lines.every((l) => l.length === lines[0]!.length), lines[1]!.slice(0, 3)]).toEqual([0, "", 4, true, ["demo.gguf", "pp4", "prefill"]]);
   } finally {
     rmSync(folder, { recursive: true });
