@@ -96,13 +96,18 @@ else
 cuda: $(CUDA_LIBRARY)
 endif
 
-CUDA_ARCH ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_90,code=compute_90
+# Machine code for the A100 family and for Hopper, and PTX for what comes later. One family alone while developing:
+# make cuda CUDA_ARCH="-gencode arch=compute_90a,code=sm_90a"
+CUDA_ARCH ?= -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90a,code=sm_90a -gencode arch=compute_90,code=compute_90
 CUDA_OBJECTS := $(CUDA_SOURCES:%.cu=$(OBJ)/%.o)
-NVCC_FLAGS := -std=c++17 -O3 $(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden,-Wall --fmad=true
+CUDA_FRONTEND := $(FRONTEND:%.cpp=$(OBJ)/%.o)
+CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+NVCC_FLAGS := -std=c++17 -O3 $(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden,-Wall -diag-suppress 177
 
-$(CUDA_LIBRARY): $(CUDA_OBJECTS)
+# The runtime is linked in and opens the driver itself: the library loads where there is none.
+$(CUDA_LIBRARY): $(CUDA_OBJECTS) $(CUDA_FRONTEND) $(BUILD)/exports.map
 	@echo "link $@"
-	$(Q)$(NVCC) -shared -cudart static -o $@ $(CUDA_OBJECTS)
+	$(Q)$(CXX) $(LINK) -pthread -o $@ $(CUDA_OBJECTS) $(CUDA_FRONTEND) -L$(or $(wildcard $(CUDA_HOME)/lib64),/usr/local/cuda/lib64) -lcudart_static -lrt -ldl
 
 $(OBJ)/kernels/cuda/%.o: kernels/cuda/%.cu
 	@mkdir -p $(@D)

@@ -1,0 +1,114 @@
+// What CUDA op files share: what a stage sees when it launches, how many rows a launch is sized for, block reductions in a fixed order.
+// A launch is sized by a bound that the host knows; every kernel asks the step block in device memory for the true count and leaves early.
+#pragma once
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "../bao.h"
+#include "../frontend/ops.h"
+
+namespace bao {
+
+struct Run {
+  const StepRef* step;  // device memory, one address for all submits; rows and outputs are -1 in a step that failed or was cancelled
+  char* scratch;        // the stream's scratch
+  cudaStream_t stream;
+  int32_t rows, outputs;  // at least the step's
+  int32_t multiprocessors;
+  int32_t bound(const Tensor& t) const { return t.rows_of == BAO_ROWS_FIXED ? t.d0 : t.rows_of == BAO_ROWS_STEP ? rows : outputs; }
+  float* scratch_f32(int64_t offset) const { return reinterpret_cast<float*>(scratch + offset); }
+  // A packed f32 tensor in scratch whose rows count like those of `like`.
+  Tensor scratch_tensor(int64_t offset, const Tensor& like, int32_t d1, int32_t d2) const {
+    return Tensor{scratch + offset, int64_t(d1) * d2 * 4, like.rows_of, BAO_F32, like.d0, d1, d2};
+  }
+};
+
+// Records one stage that launches by Launch(args, run).
+template <class Args, void (*Launch)(const Args&, const Run&)>
+void stage(Builder& builder, const Args& args) {
+  builder.add(&args, sizeof args, nullptr, [](const void* a, const Run& run, int32_t) { Launch(*static_cast<const Args*>(a), run); });
+}
+
+// Rows go over the grid's y, which has a limit: kernels stride over it.
+inline unsigned grid_rows(int32_t rows) { return unsigned(rows < 1 ? 1 : rows > 65535 ? 65535 : rows); }
+inline unsigned blocks_of(int64_t n, int64_t per) { return unsigned((n + per - 1) / per); }
+
+#if defined(__CUDACC__)
+
+__device__ __forceinline__ int32_t count_of(const StepRef* step, const Tensor& t) {
+  int32_t rows = step->rows;
+  return t.rows_of == BAO_ROWS_FIXED ? (rows < 0 ? 0 : t.d0) : t.rows_of == BAO_ROWS_STEP ? rows : step->outputs;
+}
+
+__device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+  for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(0xffffffffu, v, o);
+  return v;
+}
+
+__device__ __forceinline__ float warp_max(float v) {
+#pragma unroll
+  for (int o = 16; o; o >>= 1) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, o));
+  return v;
+}
+
+// Sum over the block, the same for all threads; `shared` holds 32 floats. Warps are added in ascending order.
+__device__ __forceinline__ float block_sum(float v, float* shared) {
+  v = warp_sum(v);
+  __syncthreads();
+  if ((threadIdx.x & 31) == 0) shared[threadIdx.x >> 5] = v;
+  __syncthreads();
+  float sum = 0;
+  for (int w = 0; w < int(blockDim.x >> 5); w++) sum += shared[w];
+  return sum;
+}
+
+__device__ __forceinline__ float activate(float x, int32_t activation) {
+  if (activation == BAO_ACTIVATION_SILU) return x / (1.0f + expf(-x));
+  return 0.5f * x * (1.0f + tanhf(0.7978845608028654f * x * (1.0f + 0.044715f * x * x)));
+}
+
+#endif
+
+// ---- launches that other ops are made of
+void launch_glu(const GluArgs&, const Run&);
+void launch_topk(const TopkSoftmaxArgs&, const Run&);
+void launch_moe_sum(const MoeSumArgs&, const Run&);
+
+// ---- record functions, one for each row of OpTable
+namespace cuda {
+void embed(Builder&, const EmbedArgs&);
+void rms_norm(Builder&, const RmsNormArgs&);
+void norm_add(Builder&, const NormAddArgs&);
+void add_norm(Builder&, const AddNormArgs&);
+void norm_add_norms(Builder&, const NormAddNormsArgs&);
+void moe_merge(Builder&, const MoeMergeArgs&);
+void rope_table(Builder&, const RopeTableArgs&);
+void rope(Builder&, const RopeArgs&);
+void kv_append(Builder&, const KvAppendArgs&);
+void head_norm_rope_append(Builder&, const HeadNormRopeAppendArgs&);
+void attention(Builder&, const AttentionArgs&);
+void matmul(Builder&, const MatmulArgs&);
+void matmul_group(Builder&, const MatmulGroupArgs&);
+void glu(Builder&, const GluArgs&);
+void matmul_glu(Builder&, const MatmulGluArgs&);
+void topk_softmax(Builder&, const TopkSoftmaxArgs&);
+void router(Builder&, const RouterArgs&);
+void moe_matmul(Builder&, const MoeMatmulArgs&);
+void moe_matmul_glu(Builder&, const MoeMatmulGluArgs&);
+void moe_sum(Builder&, const MoeSumArgs&);
+void moe_matmul_sum(Builder&, const MoeMatmulSumArgs&);
+void add(Builder&, const AddArgs&);
+void scale(Builder&, const ScaleArgs&);
+void softcap(Builder&, const ScaleArgs&);
+void copy(Builder&, const CopyArgs&);
+void gather_rows(Builder&, const CopyArgs&);
+void ple_combine(Builder&, const PleCombineArgs&);
+void pool_rows(Builder&, const CopyArgs&);
+void argmax(Builder&, const CopyArgs&);
+void logits_process(Builder&, const LogitsArgs&);
+void logprobs(Builder&, const SampleArgs&);
+void sample(Builder&, const SampleArgs&);
+}  // namespace cuda
+
+}  // namespace bao
