@@ -2,6 +2,7 @@
 import { readFileSync, renameSync, writeFileSync } from "node:fs";
 import type { Message } from "../chat/index.ts";
 import { ModelFileError, UsageError } from "../errors.ts";
+import { replaceTarget } from "../gguf/index.ts";
 import { reason } from "./input.ts";
 
 const FORMAT = "bao-conversation";
@@ -18,9 +19,11 @@ export class Conversation {
 export function writeConversation(path: string, conversation: Conversation, model: string): void {
   const content = { format: FORMAT, version: VERSION, model, ...(conversation.system === undefined ? {} : { system: conversation.system }), messages: conversation.messages };
   try {
-    writeFileSync(`${path}.part`, `${JSON.stringify(content, null, 2)}\n`);
-    renameSync(`${path}.part`, path);
+    const target = replaceTarget(path);
+    writeFileSync(`${target}.part`, `${JSON.stringify(content, null, 2)}\n`);
+    renameSync(`${target}.part`, target);
   } catch (e) {
+    if (e instanceof UsageError) throw e;
     throw new ModelFileError("file_unwritable", `${path}: ${reason(e)}`, "Choose another name.", { cause: e });
   }
 }

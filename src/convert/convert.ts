@@ -1,7 +1,7 @@
 // Converts a Hugging Face checkpoint folder to one GGUF file, streaming tensor by tensor in pieces of a few megabytes. The file appears under
 // its name only when it is complete. Prints nothing: progress goes to a callback, the outcome is returned.
 
-import { existsSync, readFileSync, statSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, realpathSync, statSync } from "node:fs";
 import { basename, join, resolve } from "node:path";
 import { ModelFileError, UsageError } from "../errors.ts";
 import { createGguf, ggmlType, type GgmlTypeName, type GgufValue } from "../gguf/index.ts";
@@ -69,6 +69,8 @@ export async function convertCheckpoint(options: ConvertOptions): Promise<Conver
   if (!existsSync(configPath)) {
     throw new UsageError("convert_source", `${source}: there is no config.json`, "Name the folder of a Hugging Face checkpoint.");
   }
+  // The checkpoint would be read from while, or lost when, the output takes its place.
+  if (isIn(source, output)) throw new UsageError("convert_output", `${output} is a file of the checkpoint`, "Choose another name for the output.");
   const config = readConfig(readJson(configPath), configPath);
   using checkpoint = openSafetensors(source);
   const plan = planTensors(config, checkpoint.tensors, checkpoint.path);
@@ -104,6 +106,13 @@ export async function convertCheckpoint(options: ConvertOptions): Promise<Conver
   options.signal?.throwIfAborted();
   writer.finish();
   return { path: output, type, bytes: statSync(output).size, tensors: plan.tensors.length, parameters, types: tally.report(), notices };
+}
+
+/** Whether `output` is, by whatever name, one of the folder's files other than an earlier GGUF file. */
+function isIn(folder: string, output: string): boolean {
+  if (!existsSync(output) || output.endsWith(".gguf")) return false;
+  const real = realpathSync(output);
+  return readdirSync(folder).some((name) => existsSync(join(folder, name)) && realpathSync(join(folder, name)) === real);
 }
 
 function collectMetadata(options: ConvertOptions, config: ReturnType<typeof readConfig>, notices: string[]): Map<string, GgufValue> {

@@ -22,4 +22,4 @@ export {
   type GgufValue,
   type GgufValueType,
 } from "./types.ts";
-export { createGguf, ggufValue, type GgufWriter, type TensorDeclaration } from "./writer.ts";
+export { createGguf, ggufValue, replaceTarget, type GgufWriter, type TensorDeclaration } from "./writer.ts";

@@ -1,9 +1,9 @@
 // Writes one GGUF file as a stream: keys and tensor declarations first, then tensor data in pieces, in flat memory.
 // The file appears under its name only when it is complete and on disk; until then it is NAME.part.
 
-import { closeSync, fsyncSync, ftruncateSync, openSync, renameSync, rmSync, writeSync } from "node:fs";
+import { closeSync, fsyncSync, ftruncateSync, openSync, realpathSync, renameSync, rmSync, statSync, writeSync } from "node:fs";
 import { dirname } from "node:path";
-import { BaoError, ResourceError } from "../errors.ts";
+import { BaoError, ResourceError, UsageError } from "../errors.ts";
 import { checkValue, encodeHeader, writeError } from "./encode.ts";
 import * as limits from "./limits.ts";
 import { alignUp, printable } from "./limits.ts";
@@ -40,10 +40,28 @@ export function createGguf(path: string, options: GgufWriterOptions = {}): GgufW
 }
 
 /**
+ * The path that a finished file may be renamed to: `path`, or where a link at `path` leads. A rename replaces whatever is there, a device or a pipe
+ * as well, so anything but a regular file is refused: UsageError `output_not_a_file`.
+ */
+export function replaceTarget(path: string): string {
+  let found;
+  try {
+    found = statSync(path);
+  } catch {
+    return path; // nothing there, or nothing that can be reached: opening it will tell
+  }
+  if (!found.isFile()) {
+    throw new UsageError("output_not_a_file", `${path}: expected a file or nothing there, found ${found.isDirectory() ? "a folder" : "a device or a pipe"}`, "Name a file to write.");
+  }
+  return realpathSync(path);
+}
+
+/**
  * Order of use: `set` and `declare` in any number, then `write`, then `finish`. Leaving a `using` block without `finish` removes
  * the partial file. Misuse throws BaoError (`gguf_write_...`), a full or failing disk ResourceError (`disk_full`, `file_write`).
  */
 export class GgufWriter implements Disposable {
+  readonly #target: string;
   readonly #part: string;
   #fd: number | undefined;
   readonly #metadata = new Map<string, GgufValue>();
@@ -60,7 +78,8 @@ export class GgufWriter implements Disposable {
     if (!Number.isInteger(Math.log2(alignment)) || alignment < 1 || alignment > limits.MAX_ALIGNMENT) {
       throw writeError("gguf_write_alignment", `${alignment} is no alignment`, `Choose a power of two up to ${limits.MAX_ALIGNMENT}.`);
     }
-    this.#part = `${path}.part`;
+    this.#target = replaceTarget(path);
+    this.#part = `${this.#target}.part`;
     this.#fd = this.#io(() => openSync(this.#part, "w"));
     if (alignment !== limits.DEFAULT_ALIGNMENT) this.#metadata.set("general.alignment", ggufValue.u32(alignment));
   }
@@ -135,8 +154,8 @@ export class GgufWriter implements Disposable {
       fsyncSync(fd);
       closeSync(fd);
       this.#fd = undefined;
-      renameSync(this.#part, this.path);
-      syncFolder(dirname(this.path));
+      renameSync(this.#part, this.#target);
+      syncFolder(dirname(this.#target));
     });
   }
 

@@ -1,6 +1,6 @@
 // bao chat over a pipe: commands, saved conversations, settings, errors.
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, lstatSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { bao, DEMO, STORIES, type Result } from "./spawn.ts";
@@ -50,6 +50,15 @@ test("/set changes settings by their option's name, and - gives the default back
   expect(stderr).toMatch(/top-k +5\n/);
   expect(stderr).toMatch(/top-p +default\n/);
   expect(stderr).toContain("top-k is the default");
+});
+
+test("/save does not replace what is no file, and the conversation goes on", async () => {
+  const pipe = join(folder, "pipe");
+  expect(Bun.spawnSync(["mkfifo", pipe]).exitCode).toBe(0);
+  const { stdout, stderr } = await chat([`/save ${pipe}`, `/save ${folder}`, QUESTION], "-n", "2");
+  expect(stderr).toContain(`${pipe}: expected a file or nothing there, found a device or a pipe`);
+  expect(stderr).toContain(`${folder}: expected a file or nothing there, found a folder`);
+  expect([lstatSync(pipe).isFIFO(), existsSync(`${pipe}.part`), stdout]).toEqual([true, false, expect.stringContaining("Once")]);
 });
 
 test("a line that ends with a backslash goes on in the next", async () => {

@@ -1,5 +1,6 @@
 // The convert command as yargs runs it: the report on stdout, notices on stderr, and what it refuses.
 import { expect, test } from "bun:test";
+import { existsSync, lstatSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { openGguf } from "../../src/gguf/index.ts";
 import { Folder, prefixed, randomWeights, tiny } from "./checkpoints.ts";
@@ -28,6 +29,29 @@ test("converts, reports, replaces only with --force", () => {
   expect(second.err).toContain("--force");
   const third = run(source, "-o", output, "--type", "f32", "--force", "--json");
   expect([third.code, JSON.parse(third.out).type, openGguf(output).metadata.u32("general.file_type")]).toEqual([0, "f32", 0]);
+}, 30_000);
+
+test("--force replaces files only: no pipe, no folder, no file of the checkpoint", () => {
+  using folder = new Folder();
+  const source = folder.checkpoint(tiny("moe"), randomWeights(prefixed(tiny("moe")), "BF16")), weights = join(source, "model.safetensors");
+  const pipe = folder.file("pipe"), link = folder.file("link"), before = readFileSync(weights);
+  expect(Bun.spawnSync(["mkfifo", pipe]).exitCode).toBe(0);
+  symlinkSync(weights, link);
+  for (const [output, words] of [[pipe, "a device or a pipe"], [source, "a folder"], [weights, "a file of the checkpoint"], [link, "a file of the checkpoint"]] as const) {
+    const { code, err } = run(source, "-o", output, "--type", "bf16", "--force");
+    expect([output, code, err]).toEqual([output, 2, expect.stringContaining(words)]);
+  }
+  expect([lstatSync(pipe).isFIFO(), lstatSync(source).isDirectory(), lstatSync(link).isSymbolicLink(), readFileSync(weights).equals(before)]).toEqual([true, true, true, true]);
+  expect([pipe, source, link].filter((p) => existsSync(`${p}.part`))).toEqual([]);
+}, 30_000);
+
+test("an output that is a link: the file it leads to is replaced, the link stays", () => {
+  using folder = new Folder();
+  const source = folder.checkpoint(tiny("moe"), randomWeights(prefixed(tiny("moe")), "BF16")), file = folder.file("real.gguf"), link = folder.file("link.gguf");
+  writeFileSync(file, "old");
+  symlinkSync(file, link);
+  expect(run(source, "-o", link, "--type", "bf16", "--force").code).toBe(0);
+  expect([lstatSync(link).isSymbolicLink(), openGguf(file).tensors.size > 0]).toEqual([true, true]);
 }, 30_000);
 
 test("mistakes end with the exit code of their kind", () => {
