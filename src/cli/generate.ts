@@ -1,4 +1,5 @@
 // bao generate: one answer to one prompt, or the prompt's logits and hidden states. Text on stdout; everything else on stderr.
+import { statSync } from "node:fs";
 import type { Argv } from "yargs";
 import { UsageError } from "../errors.ts";
 import { generateParts, encodePrompt, type LocalGenerateOptions, type Prompt } from "../engine/generate.ts";
@@ -63,7 +64,11 @@ export async function run(args: GenerateArguments): Promise<void> {
     ...sampling(args), signal, onAbort: "stop",
     ...(defined({ stop: args.stop, raw: args.raw, system: args.system, thinking: args.thinking, ignoreStop: args.ignoreStop, logprobs: args.logprobs, maxTokens: args.maxTokens || undefined }) as LocalGenerateOptions),
   };
+  if (args.dumpLogits !== undefined && args.dumpLogits === args.dumpHidden) throw new UsageError("bad_option", "--dump-logits and --dump-hidden name the same file", "One would replace the other: give them two names.");
   const named = modelPath(args.model);
+  for (const dump of [args.dumpLogits, args.dumpHidden]) {
+    if (dump !== undefined && sameFile(dump, named.path)) throw new UsageError("bad_option", `${dump} is the model's own file`, "A dump would overwrite it: choose another name.");
+  }
   const prompt = await readPrompt(args, named.embedded);
   signal.throwIfAborted();
 
@@ -83,6 +88,15 @@ export async function run(args: GenerateArguments): Promise<void> {
   else if (!dumps) await prefillOnly(loaded, prompt, options, args);
   if (finite) noteLine(`bao: all values are finite (${finite.outputs} op outputs checked)`);
   trace.print();
+}
+
+function sameFile(one: string, other: string): boolean {
+  try {
+    const a = statSync(one), b = statSync(other);
+    return a.dev === b.dev && a.ino === b.ino;
+  } catch {
+    return false; // one of them is not there
+  }
 }
 
 async function answer(loaded: Loaded, prompt: Prompt, options: LocalGenerateOptions & { seed: number }, args: GenerateArguments, onDecode: () => void): Promise<void> {

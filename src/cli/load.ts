@@ -3,6 +3,7 @@ import { basename } from "node:path";
 import { chooseDevice, type DeviceChoice } from "../engine/choose.ts";
 import { embeddedModel } from "../engine/embedded.ts";
 import { LocalModel, type LoadOptions } from "../engine/model.ts";
+import { UsageError } from "../errors.ts";
 import type { BackendName } from "../native/library.ts";
 import { ensureKernels } from "./kernels.ts";
 import { loadOptions, type ModelArguments } from "./options.ts";
@@ -18,6 +19,7 @@ export interface Loaded extends Disposable {
 
 /** The path that --model names, or the embedded model, which is said on stderr. */
 export function modelPath(model: string | undefined): { path: string; embedded: boolean } {
+  if (model === "") throw new UsageError("bad_option", "--model: expected a path, found nothing", "Is a variable of your shell empty?");
   if (model !== undefined) return { path: model, embedded: false };
   const path = embeddedModel();
   noteLine(colours(2).dim("bao: no --model given, using the embedded demo model (a small story teller)"));

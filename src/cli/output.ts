@@ -3,6 +3,7 @@
 import { fstatSync, writeSync } from "node:fs";
 import pc from "picocolors";
 import { env } from "../env.ts";
+import { BaoError } from "../errors.ts";
 
 /** The reader of stdout has gone away: the program ends quietly. */
 export class BrokenPipe extends Error {}
@@ -25,7 +26,7 @@ function writeAll(fd: number, bytes: Uint8Array): void {
       if (code === "EAGAIN") Bun.sleepSync(1);
       else if (code === "EPIPE" && fd === 1) throw new BrokenPipe();
       else if (fd === 2) return; // nobody listens
-      else throw e;
+      else throw new BaoError("output_failed", `Standard output cannot be written: ${code === "ENOSPC" ? "no space left on the device" : (e as Error).message}`, "", { cause: e });
     }
   }
 }

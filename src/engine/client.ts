@@ -175,11 +175,13 @@ export class Model implements AsyncDisposable {
   /** Ids of a text; special tokens in it stay text unless `parse` says otherwise. */
   async tokenize(text: string, options: { parse?: "none" | "markers" | "all"; bos?: boolean } = {}): Promise<number[]> {
     this.#alive();
+    if (typeof (text as unknown) !== "string") throw new UsageError("bad_option", `tokenize: expected a text, found ${typeof text}`);
     return await calling({ kind: "tokenize", model: this.id, text, options }) as number[];
   }
   /** Text of ids; control tokens are left out unless `special`. */
   async detokenize(ids: readonly number[], options: { special?: boolean } = {}): Promise<string> {
     this.#alive();
+    if (!Array.isArray(ids)) throw new UsageError("bad_option", "detokenize: expected a list of token ids");
     return await calling({ kind: "detokenize", model: this.id, ids, special: options.special ?? false }) as string;
   }
   /** Refuses new work, waits for what is running, then frees everything. A second call waits for the same. */
@@ -195,6 +197,7 @@ export class Model implements AsyncDisposable {
  * Throws ModelFileError for a bad file, ResourceError when memory, device or kernel library is missing, UsageError for bad options.
  */
 export async function load(path: string, options: LoadModelOptions = {}): Promise<Model> {
+  if (typeof (path as unknown) !== "string") throw new UsageError("bad_option", `load: expected the path of a GGUF file as a text, found ${path === null ? "null" : typeof path}`, "Of a file URL, give Bun.fileURLToPath(url).");
   const { sessions, signal, ...rest } = options;
   const { model, info } = await calling({ kind: "load", path, options: { ...rest, sequences: sessions ?? 1 } }, signal) as { model: number; info: ModelInfo };
   return new Model(model, info);

@@ -84,6 +84,7 @@ export async function* generateParts(model: LocalModel, session: Session, prompt
   const maxTokens = options.maxTokens ?? Infinity;
   if (!(maxTokens >= 1) || (maxTokens !== Infinity && !Number.isInteger(maxTokens))) throw new UsageError("bad_option", `maxTokens: expected a whole number from 1, found ${options.maxTokens}`);
   const stopTexts = typeof options.stop === "string" ? [options.stop] : options.stop ?? [];
+  if (!Array.isArray(stopTexts) || !stopTexts.every((t) => typeof t === "string")) throw new UsageError("bad_option", "stop: expected a text, or a list of texts");
   if (stopTexts.includes("")) throw new UsageError("bad_option", "stop: an empty text would end every answer at once", "Leave it out.");
   const bias = tokenizer.suppressIds.length === 0 ? options.logitBias
     : new Map([...tokenizer.suppressIds.map((id): [number, number] => [id, -Infinity]), ...(options.logitBias ?? [])]);

@@ -39,7 +39,9 @@ export class Session implements Disposable {
     const { plan, config } = this.runner;
     if (ids.length === 0) throw new UsageError("empty_prompt", "The prompt has no tokens", "Give some text, or a BOS token.");
     if (ids.length > plan.context) {
-      throw new UsageError("context_length_exceeded", `The prompt has ${ids.length} tokens, the context holds ${plan.context}`, `Use --ctx ${ids.length + 256} (the model allows ${config.contextLength}), or a shorter prompt.`);
+      const most = config.contextLength;
+      throw new UsageError("context_length_exceeded", `The prompt has ${ids.length} tokens, the context holds ${plan.context}`,
+        ids.length > most ? `Use a shorter prompt: the model is trained for ${most} tokens (--ctx ${most}).` : `Use --ctx ${Math.min(ids.length + 256, most)} (the model allows ${most}), or a shorter prompt.`);
     }
     for (const id of ids) {
       if (!Number.isInteger(id) || id < 0 || id >= config.vocabulary) throw new UsageError("bad_token", `Token ${id} is not in the vocabulary of ${config.vocabulary}`);

@@ -90,7 +90,10 @@ export function statusError(fn: string, status: number, text: string): BaoError 
   switch (status & 0xff) {
     case BAO.OUT_OF_MEMORY: return new ResourceError("out_of_memory", message, "Use a smaller context, a smaller model or a smaller KV type.");
     case BAO.DEVICE: return new ResourceError("device_lost", message, "Close the model and open it again.");
-    case BAO.UNSUPPORTED: return new KernelError("unsupported", message, fn, status, "This device cannot run it; try --device cpu.");
+    case BAO.UNSUPPORTED:
+      // Which instructions a processor has is no failure of a kernel.
+      if (fn === "bao_device_open") return new ResourceError("device_unsupported", message, "Leave the choice to Bao: --isa auto, device.isa \"auto\".");
+      return new KernelError("unsupported", message, fn, status, "This device cannot run it; try --device cpu.");
     case BAO.CANCELLED: return new KernelError("cancelled", message, fn, status);
     case BAO.INVALID: return new KernelError("invalid_argument", message, fn, status);
     default: return new KernelError("internal", message, fn, status, "This is a defect of Bao: please report it.");

@@ -42,14 +42,17 @@ export function resolveSampling(options: SamplingOptions, vocabulary: number, ba
   };
   for (const [name, [min, max]] of Object.entries(RANGES)) {
     const value = s[name as keyof typeof RANGES];
-    if (!(value >= min && value <= max)) throw new UsageError("bad_sampling", `${name}: expected ${min} to ${max}, found ${value}`);
+    if (typeof value !== "number" || !(value >= min && value <= max)) throw new UsageError("bad_sampling", `${name}: expected a number from ${min} to ${max}, found ${typeof value === "string" ? JSON.stringify(value) : value}`);
   }
   if (s.topP === 0) throw new UsageError("bad_sampling", "topP: expected more than 0", "Use temperature 0 for greedy decoding.");
   for (const name of ["topK", "seed", "logprobs"] as const) if (!Number.isInteger(s[name])) throw new UsageError("bad_sampling", `${name}: expected a whole number, found ${s[name]}`);
+  // Anything else has no size, and would be left out in silence.
+  if (!(s.logitBias instanceof Map)) throw new UsageError("bad_sampling", "logitBias: expected a Map of token ids to numbers", "For example new Map([[17, -5]]).");
   if (s.logitBias.size > MAX_BIAS) throw new UsageError("bad_sampling", `logitBias: at most ${MAX_BIAS} tokens, found ${s.logitBias.size}`);
   for (const [id, bias] of s.logitBias) {
     if (!Number.isInteger(id) || id < 0 || id >= vocabulary) throw new UsageError("bad_sampling", `logitBias: token ${id} is not in the vocabulary of ${vocabulary}`);
-    if (Number.isNaN(bias) || bias === Infinity) throw new UsageError("bad_sampling", `logitBias: the bias of token ${id} is ${bias}`);
+    // The device adds float32: 1e39 would be infinite there.
+    if (typeof bias !== "number" || !(Math.fround(bias) < Infinity)) throw new UsageError("bad_sampling", `logitBias: the bias of token ${id} is ${bias}`);
   }
   return s;
 }

@@ -1,6 +1,7 @@
 // Help, usage errors and exit codes: everything that needs no model.
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
-import { readFileSync } from "node:fs";
+import { copyFileSync, existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { cliDocs } from "../../scripts/cli-docs.ts";
 import { VARIABLES } from "../../src/env.ts";
@@ -61,6 +62,9 @@ describe("usage errors have exit code 2 and say what to do", () => {
     [["generate", "-p", "x", "--logit-bias", "seven"], "--logit-bias: expected id=value", "--logit-bias 17=-5"],
     [["generate", "-m", STORIES, "--token-ids", "1,x"], '--token-ids: "x" is no token id', ""],
     [["generate", "-m", STORIES], "There is no prompt", "--prompt"],
+    [["generate", "-m", "", "-p", "x"], "--model: expected a path", "variable"],
+    [["generate", "-m", STORIES, "-p", "x", "--dump-logits", "/nowhere/x", "--dump-hidden", "/nowhere/x"], "--dump-logits and --dump-hidden name the same file", "two names"],
+    [["generate", "-m", STORIES, "--raw", "-p", "x", "--logit-bias", "5=1e39"], "logitBias: the bias of token 5", ""],
     [["inspect"], "An argument is missing", "bao inspect --help"],
     [["perplexity"], "Missing: --file", "bao perplexity --help"],
   ])("%j", async (args, message, hint) => {
@@ -89,6 +93,35 @@ describe("other exit codes", () => {
     expect([code, stdout]).toEqual([4, ""]);
     expect(stderr).toContain("hint: ");
   });
+});
+
+test("a dump named like the model is refused, and the model stays whole", async () => {
+  const folder = mkdtempSync(join(tmpdir(), "bao-")), model = join(folder, "m.gguf"), link = join(folder, "l.gguf");
+  try {
+    copyFileSync(STORIES, model);
+    symlinkSync(model, link);
+    for (const dump of [model, link]) for (const option of ["--dump-logits", "--dump-hidden"]) {
+      const { code, stderr } = await bao(["generate", "-m", model, "--raw", "-p", "x", "-n", "0", option, dump]);
+      expect([code, stderr]).toEqual([2, expect.stringContaining("the model's own file")]);
+    }
+    expect(readFileSync(model).equals(readFileSync(STORIES))).toBe(true);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+});
+
+test.if(existsSync("/dev/full"))("a full disk behind standard output is an error in words, not a defect", async () => {
+  for (const command of [["--help"], ["inspect", STORIES], ["generate", "-m", STORIES, "--raw", "-p", "x", "-n", "2"]]) {
+    const child = Bun.spawn([process.execPath, join(root, "src/cli/bao.ts"), ...command], { stdin: "ignore", stdout: Bun.file("/dev/full"), stderr: "pipe" });
+    const [stderr, code] = await Promise.all([new Response(child.stderr).text(), child.exited]);
+    expect([command[0], code, stderr]).toEqual([command[0], 1, expect.stringContaining("no space left on the device")]);
+    expect(stderr).not.toContain("defect");
+  }
+});
+
+test.if(process.arch === "x64")("an instruction set that the processor lacks is a device that is not there", async () => {
+  const { code, stderr } = await bao(["generate", "-m", STORIES, "--raw", "-p", "x", "-n", "1", "--isa", "neon"]);
+  expect([code, stderr]).toEqual([4, expect.stringContaining("--isa auto")]);
 });
 
 test("colours: none in a pipe, forced by FORCE_COLOR, never with NO_COLOR", async () => {

@@ -170,6 +170,14 @@ describe("one model, three sequences", () => {
       [() => model.generate(undefined as never).text(), UsageError, "bad_prompt"],
       [() => model.generate(7 as never).text(), UsageError, "bad_prompt"],
       [() => model.generate({ ids: "abc" } as never).text(), UsageError, "bad_prompt"],
+      [() => model.generate("Hi", { stop: 5 } as never).text(), UsageError, "bad_option"],
+      [() => model.generate("Hi", { stop: [1] } as never).text(), UsageError, "bad_option"],
+      [() => model.generate("Hi", { logitBias: { 5: 1 } } as never).text(), UsageError, "bad_sampling"],
+      [() => model.generate("Hi", { logitBias: new Map([[5, 1e39]]) }).text(), UsageError, "bad_sampling"],
+      [() => model.tokenize(5 as never), UsageError, "bad_option"],
+      [() => model.detokenize(null as never), UsageError, "bad_option"],
+      [() => load(undefined as never), UsageError, "bad_option"],
+      [() => load(new URL("file:///nowhere") as never), UsageError, "bad_option"],
     ];
     for (const [run, type, code] of cases) {
       const error = await failure(run());

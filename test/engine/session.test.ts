@@ -168,6 +168,15 @@ describe("a context of 128", () => {
     expect([steps, session.length]).toEqual([0, 0]);
   });
 
+  test("the hint to a prompt beyond the model's own length does not offer a context that would be refused", async () => {
+    const { contextLength } = model.runner.config;
+    for (const [length, hint] of [[contextLength + 1, /shorter prompt/], [contextLength - 10, new RegExp(`--ctx ${contextLength} `)]] as const) {
+      const error = await failure(session.prefill(randomIds(1, length, 512)));
+      expect(error.hint).toMatch(hint);
+      for (const [, offered] of error.hint!.matchAll(/--ctx (\d+)/g)) expect(Number(offered)).toBeLessThanOrEqual(contextLength);
+    }
+  });
+
   test("a prompt that fills the context gives one token, and no more", async () => {
     const { drawn } = await session.prefill(randomIds(1, 128, 512), { sampling: GREEDY });
     expect(drawn!.id).toBeWithin(0, 512);

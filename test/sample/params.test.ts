@@ -34,6 +34,17 @@ test("logit bias: ids of the vocabulary, finite or -Infinity, a bounded number",
   expect(resolveSampling({ logitBias: many(MAX_BIAS) }, 5000).logitBias.size).toBe(MAX_BIAS);
 });
 
+test("a bias that float32 cannot hold is refused here, not by the device in the middle of an answer", () => {
+  expect(() => resolveSampling({ logitBias: new Map([[5, 1e39]]) }, 100)).toThrow(expect.objectContaining({ name: "UsageError", code: "bad_sampling", message: expect.stringContaining("1e+39") }));
+  expect(() => resolveSampling({ logitBias: new Map([[5, 3e38], [6, -1e39]]) }, 100)).not.toThrow();
+});
+
+test("biases that are no Map and numbers that are texts are refused, not left out or guessed", () => {
+  for (const logitBias of [{ 5: 1 }, [[5, 1]], "5=1"]) expect(() => resolveSampling({ logitBias } as never, 100)).toThrow(expect.objectContaining({ name: "UsageError", code: "bad_sampling", message: expect.stringContaining("Map") }));
+  expect(() => resolveSampling({ logitBias: new Map([[5, "1"]]) } as never, 100)).toThrow(expect.objectContaining({ code: "bad_sampling" }));
+  for (const name of ["temperature", "topP", "topK", "seed"]) expect(() => resolveSampling({ [name]: "1" }, 100)).toThrow(expect.objectContaining({ code: "bad_sampling", message: expect.stringContaining(`${name}: expected a number`) }));
+});
+
 /** A slot of plain memory. */
 function slotOf(outputs: number): StepSlot {
   const sampler = new ArrayBuffer(outputs * BAO.SAMPLER_WORDS * 4), bias = new ArrayBuffer(64 * 8), result = new ArrayBuffer(outputs * BAO.RESULT_WORDS * 4);
