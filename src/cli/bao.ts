@@ -101,6 +101,8 @@ function parser(argv: readonly string[]): Argv {
     .fail((message, error) => { throw failure(message, error as unknown, knownOptions(y), argv); });
 }
 
+const camel = (name: string): string => name.replace(/-+(.)/g, (_, letter: string) => letter.toUpperCase());
+
 /** A parser's complaint as a UsageError with a suggestion; errors of ours pass as they are. */
 function failure(message: string | null, error: unknown, options: readonly string[], argv: readonly string[]): unknown {
   if (error instanceof Error && error.name !== "YError") return error;
@@ -114,7 +116,9 @@ function failure(message: string | null, error: unknown, options: readonly strin
   };
   const meant = /^Did you mean (\S+)\?$/.exec(text);
   if (meant) return new UsageError("unknown_command", `Unknown command: ${argv[0]}`, `Did you mean \`bao ${meant[1]}\`?`);
-  const unknown = /^Unknown arguments?: (.+)$/.exec(text)?.[1]!.split(", ").find((w) => argv.some((a) => a === `-${w}` || a === `--${w}` || a.startsWith(`--${w}=`)));
+  // The parser names --max-token as maxToken: what was typed is in argv.
+  const typed = argv.map((a) => /^--?([^=]+)/.exec(a)?.[1]).filter((name) => name !== undefined);
+  const unknown = /^Unknown arguments?: (.+)$/.exec(text)?.[1]!.split(", ").map((w) => typed.find((name) => name === w || camel(name) === w)).find((name) => name !== undefined);
   if (unknown !== undefined) {
     const guess = nearest(unknown, options);
     return new UsageError("unknown_option", `Unknown option: ${dashed(unknown)}`, guess === undefined ? help : `Did you mean --${guess}?`);
