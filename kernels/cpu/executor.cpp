@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <pthread.h>
 
+#include "guard.h"
+
 namespace bao {
 namespace {
 
@@ -32,12 +34,13 @@ void name_thread(int32_t number) {
 
 }  // namespace
 
-Executor::Executor(int32_t threads) : threads_(threads) {
+Executor::Executor(int32_t threads) : threads_(threads), losses_(guard_losses()) {
   scratch_ = static_cast<char*>(pages_allocate(threads * worker_scratch_bytes));
   if (!scratch_) throw std::bad_alloc();
-  // Signals are for the program's own threads: the pool inherits a mask that blocks all of them.
+  // Signals are for the program's own threads: the pool inherits a mask that blocks all but those that a thread causes itself (guard.h).
   sigset_t all, before;
   sigfillset(&all);
+  for (int caused : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP}) sigdelset(&all, caused);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
     for (int32_t i = 1; i < threads; i++) pool_.emplace_back([this, i] { pool_thread(i); });
@@ -229,6 +232,10 @@ void Executor::finish(Job* job) {
   Stream::SlotState& state = stream->slot_state[job->slot];
   for (size_t i = 0; i < job->nanoseconds.size(); i++) stream->ops[i].nanoseconds += job->nanoseconds[i];
   int32_t status = job->status.load();
+  if (status == BAO_OK && guard_losses() != losses_) {
+    status = BAO_DEVICE;
+    std::snprintf(job->error, sizeof job->error, "a mapped file became shorter, or its disk failed, while it was in use: what was computed is not to be trusted");
+  }
   if (status == BAO_INTERNAL && !job->error[0]) std::snprintf(job->error, sizeof job->error, "unexpected exception in a piece of work");
   if (status == BAO_CANCELLED && !job->error[0]) std::snprintf(job->error, sizeof job->error, "the step was cancelled");
   state.error.assign(job->error);

@@ -59,6 +59,7 @@ class Executor {
   Run run_of(const Job& job, int32_t participant) const;
 
   int32_t threads_;
+  const int64_t losses_;                 // guard_losses() when the device was opened: any more and its results are wrong
   char* scratch_ = nullptr;              // worker_scratch_bytes for each participant; the waiting thread is participant 0
 
   // The running stage. word_ = stage number << 32 | pieces not yet taken. Whoever lowers it holds a piece, and while a piece is held the

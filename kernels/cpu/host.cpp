@@ -12,6 +12,7 @@
 #include "core.h"
 #include "dequantize.h"
 #include "features.h"
+#include "guard.h"
 #include "quantize.h"
 
 namespace bao {
@@ -27,6 +28,7 @@ struct Mapping {
   int64_t bytes = 0;
   int descriptor = -1;       // stays open: views map it again
   ~Mapping() {
+    if (data) guard_release(data);
     if (reserved) munmap(reserved, static_cast<size_t>(reserved_bytes));
     if (descriptor >= 0) close(descriptor);
   }
@@ -88,6 +90,7 @@ bao_handle open_file(const char* path) {
     }
     mapping->data = start;
   }
+  guard_range(mapping->data, mapping->bytes, false);
   auto file = std::make_unique<File>();
   file->kind = Kind::file;
   file->mapping = mapping;
@@ -149,10 +152,12 @@ double open_view(bao_handle handle, double offset_given, double bytes_given) {
   views.reserve(views.size() + 1);  // the only allocation that could fail after the mapping exists is the node's
   void* pages = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, mapping->descriptor, first);
   if (pages == MAP_FAILED) return fail(BAO_OUT_OF_MEMORY, 0, f, "cannot map %zu bytes: %s", length, std::strerror(errno)), 0.0;
+  guard_range(pages, static_cast<int64_t>(length), true);
   char* address = static_cast<char*>(pages) + (offset - first);
   try {
     views.emplace(address, ViewPages{pages, length});
   } catch (...) {
+    guard_release(pages);
     munmap(pages, length);
     throw;
   }
@@ -240,6 +245,7 @@ void bao_file_view_close(void* address, void*) {
   std::lock_guard<std::mutex> hold(registry_lock);
   auto found = views.find(address);
   if (found == views.end()) return;
+  guard_release(found->second.pages);
   munmap(found->second.pages, found->second.bytes);
   views.erase(found);
 }
