@@ -87,7 +87,7 @@ export async function* generateParts(model: LocalModel, session: Session, prompt
   if (!Array.isArray(stopTexts) || !stopTexts.every((t) => typeof t === "string")) throw new UsageError("bad_option", "stop: expected a text, or a list of texts");
   if (stopTexts.includes("")) throw new UsageError("bad_option", "stop: an empty text would end every answer at once", "Leave it out.");
   const bias = tokenizer.suppressIds.length === 0 ? options.logitBias
-    : new Map([...tokenizer.suppressIds.map((id): [number, number] => [id, -Infinity]), ...(options.logitBias ?? [])]);
+    : new Map([...tokenizer.suppressIds.filter((id) => id < vocabulary).map((id): [number, number] => [id, -Infinity]), ...(options.logitBias ?? [])]);
   const sampling = resolveSampling({ ...options, ...(bias ? { logitBias: bias } : {}) }, vocabulary, fileSampling(model));
   const { ids, opensThought } = encodePrompt(model, prompt, options);
   const text = tokenizer.model !== "none";
@@ -138,5 +138,5 @@ export async function* generateParts(model: LocalModel, session: Session, prompt
 
 function checkFinite(drawn: Drawn, at: number): void {
   if (drawn.finite) return;
-  throw new BaoError("not_finite", `The logits of token ${at + 1} are not finite`, "The model file may be damaged: run with --check-finite to find the layer.");
+  throw new BaoError("not_finite", `The logits of token ${at + 1} are not finite`, "Every token is forbidden by a bias, or the model file is damaged: --check-finite finds the layer.");
 }

@@ -13,7 +13,8 @@ interface Loaded { readonly model: LocalModel; readonly sessions: Map<number, He
 
 const models = new Map<number, Loaded>();
 const cancels = new Map<number, AbortController>();
-let nextId = 1;
+// Ids are never those of an earlier Worker: objects that outlived a failed engine must not reach a new one's models.
+let nextId = 1 + Math.trunc(Math.random() * 2 ** 40);
 
 self.onmessage = ({ data }) => {
   if ("cancel" in data) { cancels.get(data.request)?.abort(); return; }
