@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(threads) attention_kernel(const StepRef* step,
         if (__any_sync(0xffffffffu, odd)) now = __int_as_float(0x7fc00000);
         float keep = before == -INFINITY ? 0.0f : expf(before - now), added = 0;
         for (int32_t j = begin + lane; j < end; j += 32) {
-          // All scores so far -inf: weights stay 0, as no finite maximum exists yet.
+          // No score above -infinity so far: nothing to weigh yet.
           float p = now == -INFINITY ? 0.0f : expf(scores[h][j] - now);
           scores[h][j] = p;
           added += p;

@@ -123,6 +123,7 @@ class CudaBackend final : public Backend {
   cudaStream_t stream_ = nullptr;
   int32_t* stop_word_ = nullptr;  // pinned
   std::mutex lock_;
+  std::vector<std::pair<Stream*, int32_t>> pending_;  // submits that nobody has seen the end of
   Uploader uploader_;
 };
 

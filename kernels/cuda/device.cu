@@ -172,6 +172,7 @@ int32_t CudaBackend::submit(Stream& stream, Graph* graph, int32_t slot, bool con
   state.owed = true;
   state.status.store(BAO_PENDING, std::memory_order_relaxed);
   step.busy[slot].fetch_add(1, std::memory_order_relaxed);
+  pending_.emplace_back(&stream, slot);
   memory->launched[slot] = error;
   cudaError_t recorded = cudaEventRecord(memory->done[slot], stream_);
   if (error == cudaSuccess) memory->launched[slot] = recorded;
@@ -213,6 +214,11 @@ void CudaBackend::ended(Stream& stream, int32_t slot, cudaError_t error) {
     }
   }
   state.error.assign(text);
+  for (size_t i = 0; i < pending_.size(); i++) {
+    if (pending_[i].first != &stream || pending_[i].second != slot) continue;
+    pending_.erase(pending_.begin() + ptrdiff_t(i));
+    break;
+  }
   stream.step->busy[slot].fetch_sub(1, std::memory_order_release);
   state.status.store(status, std::memory_order_release);
 }
@@ -244,6 +250,7 @@ void CudaBackend::finish() {
   enter();
   uploader_.wait(-1);
   cudaStreamSynchronize(stream_);
+  for (size_t i = pending_.size(); i-- > 0;) poll(*pending_[i].first, pending_[i].second);
 }
 
 void CudaBackend::stop() {

@@ -44,7 +44,7 @@ describe("device", () => {
       expect(k.caps(device) & BAO.CAP_BATCH_INVARIANT).not.toBe(0);
       k.deviceClose(device);
     } catch (e) {
-      expect(e).toMatchObject({ code: "unsupported" });
+      expect(e).toMatchObject({ code: "device_unsupported" });
       expect(TEST_BACKEND).not.toBe("cpu");
     }
   });

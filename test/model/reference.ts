@@ -4,7 +4,11 @@ import { join } from "node:path";
 import { openGguf } from "../../src/gguf/index.ts";
 import { Runner, type RunnerOptions, type Sequence } from "../../src/engine/runner.ts";
 import { openSafetensors } from "../../src/safetensors/index.ts";
+import type { BackendName } from "../../src/native/library.ts";
 import type { Sampling } from "../../src/sample/params.ts";
+
+/** Where the model tests run: BAO_TEST_DEVICE=cpu|cuda|metal. */
+export const TEST_DEVICE = (process.env["BAO_TEST_DEVICE"] || "cpu") as BackendName;
 
 /** What transformers computed (float32) for one checkpoint. */
 export interface Reference {
@@ -41,7 +45,7 @@ export interface RunOptions { chunk?: number; outputs?: number; threads?: number
 export function openRunner(path: string, o: RunOptions = {}): Runner {
   const chunk = o.chunk ?? 64;
   const options: RunnerOptions = {
-    device: { threads: o.threads ?? 1, precision: o.precision ?? "exact", reference: o.reference ?? false, isa: o.isa ?? "auto" },
+    device: { backend: o.reference ? "cpu" : TEST_DEVICE, threads: o.threads ?? 1, precision: o.precision ?? "exact", reference: o.reference ?? false, isa: o.isa ?? "auto" },
     plan: { chunk, outputs: o.outputs ?? chunk, context: o.context ?? 512, kvType: o.kvType ?? "f32", sequences: o.sequences ?? 1 },
     ...(o.unfused ? { unfused: true } : {}), ...(o.keepHidden ? { keepHidden: true } : {}),
   };
