@@ -8,6 +8,7 @@ namespace bao {
 namespace {
 
 constexpr int threads = 1024, warps = threads / 32;
+constexpr int list_most = 1024;  // ids that a top-k may leave for the cuts behind it to go over a list instead of the vocabulary
 
 __device__ __forceinline__ const int32_t* sampler_of(const StepRef* step, int32_t output) { return step->sampler + int64_t(output) * BAO_SAMPLER_WORDS; }
 __device__ __forceinline__ int32_t* result_of(const StepRef* step, int32_t output) { return step->result + int64_t(output) * BAO_RESULT_WORDS; }
@@ -72,6 +73,8 @@ __device__ __forceinline__ uint64_t lane_prefix(uint64_t v) {
 
 struct Shared {
   unsigned long long bins[256], totals[warps];
+  uint32_t counts[256];
+  int32_t list[list_most];
   uint32_t keys[warps];
   int32_t ids[warps];
   unsigned long long value;
@@ -131,21 +134,31 @@ __device__ int32_t first_above(Shared& s, int32_t n, uint64_t target, F value) {
 
 // The largest threshold t for which the sum of weight(id) over ids with key(id) >= t reaches `target` (at least 1, at most the total); and that
 // sum for keys above t. By digits of 8 bits, most significant first.
-template <class Key, class Weight>
+// Count: every weight is 1; lanes of one digit add together.
+template <bool Count, class Key, class Weight>
 __device__ uint32_t largest_threshold(Shared& s, int32_t n, uint64_t target, Key key, Weight weight, uint64_t* above) {
   uint32_t prefix = 0;
   uint64_t over = 0;  // of keys above the prefix's range
   for (int shift = 24; shift >= 0; shift -= 8) {
     __syncthreads();
-    if (threadIdx.x < 256) s.bins[threadIdx.x] = 0;
+    if (threadIdx.x < 256) s.bins[threadIdx.x] = 0, s.counts[threadIdx.x] = 0;
     __syncthreads();
-    for (int32_t i = threadIdx.x; i < n; i += threads) {
-      uint64_t w = weight(i);
-      if (w == 0) continue;
-      uint32_t k = key(i);
-      if (shift < 24 && k >> (shift + 8) != prefix >> (shift + 8)) continue;
-      atomicAdd(&s.bins[k >> shift & 255u], (unsigned long long)w);  // integers: any order gives the same sum
+    for (int32_t i0 = 0; i0 < n; i0 += threads) {
+      int32_t i = i0 + int32_t(threadIdx.x);
+      uint64_t w = i < n ? weight(i) : 0;
+      uint32_t k = w ? key(i) : 0;
+      bool in = w != 0 && (shift == 24 || k >> (shift + 8) == prefix >> (shift + 8));
+      if constexpr (Count) {
+        unsigned active = __ballot_sync(0xffffffffu, in);
+        if (!in) continue;
+        unsigned peers = __match_any_sync(active, k >> shift & 255u);
+        if ((threadIdx.x & 31) == unsigned(__ffs(int(peers)) - 1)) atomicAdd(&s.counts[k >> shift & 255u], unsigned(__popc(peers)));
+      } else if (in) {
+        atomicAdd(&s.bins[k >> shift & 255u], (unsigned long long)w);  // integers: any order gives the same sum
+      }
     }
+    __syncthreads();
+    if (Count && threadIdx.x < 256) s.bins[threadIdx.x] = s.counts[threadIdx.x];
     __syncthreads();
     if (threadIdx.x == 0) {
       int digit = 255;
@@ -160,6 +173,27 @@ __device__ uint32_t largest_threshold(Shared& s, int32_t n, uint64_t target, Key
   }
   *above = over;
   return prefix;
+}
+
+// The ids that keep(id) keeps, ascending, into s.list; at most list_most of them.
+template <class F>
+__device__ void make_list(Shared& s, int32_t n, F keep) {
+  Range range = range_of(n);
+  int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  int32_t found = 0;
+  for (int32_t i0 = range.begin; i0 < range.end; i0 += 32) found += __popc(__ballot_sync(0xffffffffu, i0 + lane < range.end && keep(i0 + lane)));
+  __syncthreads();
+  if (lane == 0) s.ids[warp] = found;
+  __syncthreads();
+  int32_t at = 0;
+  for (int w = 0; w < warp; w++) at += s.ids[w];
+  for (int32_t i0 = range.begin; i0 < range.end && found; i0 += 32) {
+    bool kept = i0 + lane < range.end && keep(i0 + lane);
+    unsigned all = __ballot_sync(0xffffffffu, kept);
+    if (kept) s.list[at + __popc(all & ((1u << lane) - 1))] = i0 + lane;
+    at += __popc(all);
+  }
+  __syncthreads();
 }
 
 struct Scan { float max; int32_t argmax; bool finite; };
@@ -220,19 +254,27 @@ __global__ void __launch_bounds__(threads) draw_kernel(const StepRef* step, Samp
       auto mass = [&](int32_t i) { return mass_of(__fmul_rn(__fsub_rn(logits[i], scan.max), inverse)); };
       if (k > 0 && k < n) {
         uint64_t above;
-        top_k.threshold = largest_threshold(s, n, uint64_t(k), key, one, &above);
+        top_k.threshold = largest_threshold<true>(s, n, uint64_t(k), key, one, &above);
         uint64_t ties = uint64_t(k) - above;  // at least 1
         top_k.last = first_above(s, n, ties - 1, [&](int32_t i) -> uint64_t { return key(i) == top_k.threshold; });
       }
-      auto kept = [&](int32_t i) -> uint64_t { return top_k.keeps(key(i), i) ? mass(i) : 0; };
+      // What follows goes over places 0 ... left - 1 in ascending order of id: of a list, or of the vocabulary itself.
+      bool listed = k > 0 && k < n && k <= list_most;
+      int32_t left = listed ? k : n;
+      if (listed) make_list(s, n, [&](int32_t i) { return top_k.keeps(key(i), i); });
+      auto id_of = [&](int32_t i) { return listed ? s.list[i] : i; };
+      auto kept = [&](int32_t i) -> uint64_t {
+        int32_t at = id_of(i);
+        return listed || top_k.keeps(key(at), at) ? mass(at) : 0;
+      };
       float p = word(sampler, BAO_SAMPLER_TOP_P);
       if (p < 1) {
-        uint64_t target = mass_share(mass_fraction(p), block_total(s, n, kept)), above;
+        uint64_t target = mass_share(mass_fraction(p), block_total(s, left, kept)), above;
         if (target == 0) target = 1;
-        top_p.threshold = largest_threshold(s, n, target, mass, kept, &above);
+        top_p.threshold = largest_threshold<false>(s, left, target, [&](int32_t i) { return mass(id_of(i)); }, kept, &above);
         if (top_p.threshold > 0) {
           uint64_t ties = (target - above + top_p.threshold - 1) / top_p.threshold;
-          top_p.last = first_above(s, n, ties - 1, [&](int32_t i) -> uint64_t { return kept(i) == top_p.threshold; });
+          top_p.last = first_above(s, left, ties - 1, [&](int32_t i) -> uint64_t { return kept(i) == top_p.threshold; });
         }
       }
       float min_p = word(sampler, BAO_SAMPLER_MIN_P);
@@ -241,10 +283,10 @@ __global__ void __launch_bounds__(threads) draw_kernel(const StepRef* step, Samp
         uint32_t m = uint32_t(kept(i));
         return top_p.keeps(m, i) && m >= least ? m : 0;
       };
-      uint64_t total = block_total(s, n, drawn);
+      uint64_t total = block_total(s, left, drawn);
       uint32_t position = uint32_t(step->row_position[step->output_row[r]]) + 1;
       uint32_t u = philox(position, 0, 0, 0, uint32_t(sampler[BAO_SAMPLER_SEED_LOW]), uint32_t(sampler[BAO_SAMPLER_SEED_HIGH])).word[0];
-      id = first_above(s, n, mass_share(u, total), drawn);
+      id = id_of(first_above(s, left, mass_share(u, total), drawn));
     }
     if (threadIdx.x == 0) {
       int32_t* result = result_of(step, r);
