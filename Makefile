@@ -44,7 +44,7 @@ METAL_SOURCES := $(wildcard kernels/metal/*.mm)
 METAL_SHADERS := $(wildcard kernels/metal/*.metal)
 METAL_LIBRARY := $(BUILD)/libmetal_kernels.$(SUFFIX)
 
-.PHONY: all cpu cuda metal demo test test-native bench fuzz clean help
+.PHONY: all cpu cuda metal demo test test-native test-arm64 bench fuzz clean help
 .DELETE_ON_ERROR:
 
 all: cpu
@@ -56,6 +56,7 @@ help:
 	@echo "make demo        packages, CPU library, and a short text from the embedded model"
 	@echo "make test        packages, CPU library, and all tests"
 	@echo "make test-native the tests written in C++"
+	@echo "make test-arm64  the same for arm64 on a machine of another kind; needs a cross compiler and qemu, takes minutes"
 	@echo "make bench       throughput of the ops and of the embedded model"
 	@echo "make fuzz        feeds mutated files and templates to the parsers"
 	@echo "make clean       removes $(BUILD)/"
@@ -171,9 +172,11 @@ $(BUILD)/fuzz/%: test/fuzz/%.cpp $(FUZZ_CONVERSIONS)
 # ---- C++ tests
 
 NATIVE_TESTS := $(patsubst test/kernels/%.cpp,$(BUILD)/test/%,$(wildcard test/kernels/*_test.cpp))
+# What runs a program of another machine, with its arguments.
+EMULATOR :=
 
 test-native: $(NATIVE_TESTS)
-	@for program in $(NATIVE_TESTS); do echo "$$program"; $$program || exit 1; done
+	@for program in $(NATIVE_TESTS); do echo "$$program"; $(EMULATOR) $$program || exit 1; done
 
 # They look inside the library, so they are linked with its objects and not with the library.
 $(BUILD)/test/%: test/kernels/%.cpp $(CPU_OBJECTS)
@@ -182,6 +185,29 @@ $(BUILD)/test/%: test/kernels/%.cpp $(CPU_OBJECTS)
 	$(Q)$(CXX) $(CXXFLAGS) $(CPU_FLAGS) $(BASE_ISA) -o $@ $< $(CPU_OBJECTS)
 
 -include $(NATIVE_TESTS:%=%.d)
+
+# The same rules with another compiler, into a folder of their own. Then every test on two emulated processors: one with the dot products, and one
+# of the first generation, which ends a program at the first newer instruction: there the base kernels must be chosen and be enough.
+ARM64_CXX ?= aarch64-linux-gnu-g++
+ARM64_ROOT ?= /usr/aarch64-linux-gnu
+ARM64_QEMU := $(firstword $(foreach name,qemu-aarch64-static qemu-aarch64,$(shell command -v $(name) 2>/dev/null)))
+ARM64_PROCESSORS := neoverse-n1:neon cortex-a53:base
+ARM64_MAKE := $(MAKE) --no-print-directory SYSTEM=Linux MACHINE=aarch64 CXX=$(ARM64_CXX) BUILD=$(BUILD)/arm64
+
+ifeq ($(shell command -v $(ARM64_CXX) 2>/dev/null),)
+test-arm64:
+	@echo "test-arm64: $(ARM64_CXX) was not found: install a cross compiler (Debian: g++-aarch64-linux-gnu) or set ARM64_CXX" >&2; exit 1
+else ifeq ($(ARM64_QEMU),)
+test-arm64:
+	@echo "test-arm64: qemu-aarch64 was not found: install the user-mode emulator (Debian: qemu-user-static)" >&2; exit 1
+else
+test-arm64:
+	+@$(ARM64_MAKE) cpu
+	+@for pair in $(ARM64_PROCESSORS); do \
+	  emulator="$(ARM64_QEMU) -L $(ARM64_ROOT) -cpu $${pair%:*}"; echo "emulated $${pair%:*}, expected to run $${pair#*:}"; \
+	  BAO_TEST_BRIEF=1 $(ARM64_MAKE) test-native EMULATOR="$$emulator" && $$emulator $(BUILD)/arm64/test/isa_test $${pair#*:} || exit 1; \
+	done
+endif
 
 clean:
 	rm -rf $(BUILD)

@@ -49,8 +49,11 @@ Features detect() {
   Features found;
 #if defined(__linux__)
   unsigned long capabilities = getauxval(AT_HWCAP), more = getauxval(AT_HWCAP2);
-  found.neon = (capabilities & (1ul << 20)) && (capabilities & (1ul << 10));  // HWCAP_ASIMDDP, HWCAP_ASIMDHP
-  found.i8mm = (more & (1ul << 13)) != 0;                                     // HWCAP2_I8MM
+  // All that the compiler may use in isa_neon.cpp (armv8.2-a+dotprod+fp16), as bits because older C libraries lack some names:
+  // CRC32, ATOMICS, FPHP, ASIMDHP, ASIMDRDM, ASIMDDP.
+  constexpr unsigned long needed = 1ul << 7 | 1ul << 8 | 1ul << 9 | 1ul << 10 | 1ul << 12 | 1ul << 20;
+  found.neon = (capabilities & needed) == needed;
+  found.i8mm = (more & (1ul << 13)) != 0;  // HWCAP2_I8MM
 #elif defined(__APPLE__)
   int value = 0;
   size_t size = sizeof value;

@@ -9,7 +9,7 @@ struct Features {
   bool avx2 = false;    // with FMA, F16C, BMI2: what isa_avx2.cpp is compiled for
   bool avx512 = false;  // F, BW, DQ, VL, VNNI, on top of avx2: what isa_avx512.cpp is compiled for
   bool avx512_bf16 = false;
-  bool neon = false;    // with the dot product and half precision arithmetic: what isa_neon.cpp is compiled for
+  bool neon = false;    // ARMv8.2 with the dot product and half precision: what isa_neon.cpp is compiled for
   bool i8mm = false;
 };
 

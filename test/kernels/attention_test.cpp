@@ -193,20 +193,21 @@ void head_norm_rope_append(const NamedTable& t, int dtype, int head_dim) {
 }  // namespace
 
 int main(int argc, char**) {
+  auto tokens = [](int usual, int least) { return brief() ? least : usual; };
   for (const NamedTable& t : tables()) {
     for (int dtype : {BAO_F32, BAO_F16, BAO_Q8_0}) {
       attention(t, {dtype, 2, 1, 32, 0, 150}, true);
-      attention(t, {dtype, 1, 8, 64, 0, 700}, false);
-      attention(t, {dtype, 2, 3, 96, 130, 400}, false);
-      attention(t, {dtype, 1, 2, 512, 64, 300}, false);
+      attention(t, {dtype, 1, 8, 64, 0, tokens(700, 200)}, false);
+      attention(t, {dtype, 2, 3, 96, 130, tokens(400, 260)}, false);
+      attention(t, {dtype, 1, 2, 512, 64, tokens(300, 150)}, false);
       head_norm_rope_append(t, dtype, 64);
     }
     attention(t, {BAO_F16, 3, 16, 128, 0, 200}, false);
     attention(t, {BAO_F16, 1, 1, 256, 1, 200}, false);
-    attention(t, {BAO_F32, 1, 5, 80, 1000, 1500}, false);
+    attention(t, {BAO_F32, 1, 5, 80, tokens(1000, 200), tokens(1500, 330)}, false);
     attention(t, {BAO_F16, 1, 70, 16, 0, 90}, true);
     attention(t, {BAO_F32, 1, 2, 6, 40, 100}, false);  // a toy model's head
-    attention(t, {BAO_F16, 1, 2, 64, 0, argc > 1 ? 20000 : 6000}, false);
+    attention(t, {BAO_F16, 1, 2, 64, 0, argc > 1 ? 20000 : tokens(6000, 900)}, false);
     head_norm_rope_append(t, BAO_F32, 12);
     head_norm_rope_append(t, BAO_F16, 20);
     poison(t);

@@ -131,11 +131,12 @@ void processing(const NamedTable& t, int n) {
 }  // namespace
 
 int main(int argc, char**) {
+  const int rounds = brief() ? 60 : 400;
   for (const NamedTable& t : tables()) {
     for (int n : {1, 7, 33, 1000, 16384, 40001}) processing(t, n);
-    for (int n : {1, 2, 7, 33, 1000}) draws(t, n, 400);
-    draws(t, 16384 + 5, 30);
-    draws(t, 70001, argc > 1 ? 200 : 8);
+    for (int n : {1, 2, 7, 33, 1000}) draws(t, n, rounds);
+    draws(t, 16384 + 5, rounds / 13);
+    draws(t, 70001, argc > 1 ? 200 : rounds / 50);
     if (argc > 1) draws(t, 262144, 20);
   }
   return report("draw");

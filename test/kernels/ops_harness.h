@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "../../kernels/bao.h"
+#include "../../kernels/cpu/features.h"
 #include "../../kernels/cpu/ops.h"
 
 namespace harness {
@@ -179,15 +180,16 @@ struct NamedTable {
 inline std::vector<NamedTable> tables() {
   std::vector<NamedTable> all{{"base", fast_ops_base()}};
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) all.push_back({"avx2", fast_ops_avx2()});
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"))
-    all.push_back({"avx512", fast_ops_avx512()});
+  if (has_isa(BAO_ISA_AVX2)) all.push_back({"avx2", fast_ops_avx2()});
+  if (has_isa(BAO_ISA_AVX512)) all.push_back({"avx512", fast_ops_avx512()});
 #elif defined(__aarch64__)
-  all.push_back({"neon", fast_ops_neon()});
+  if (has_isa(BAO_ISA_NEON)) all.push_back({"neon", fast_ops_neon()});
 #endif
   return all;
 }
+
+// Fewer and smaller cases, every kind of them still: for an emulated processor (make test-arm64).
+inline bool brief() { return std::getenv("BAO_TEST_BRIEF") != nullptr; }
 
 inline int report(const char* name) {
   std::printf("%s: %d checks, %d failed\n", name, checks, failures);
