@@ -20,6 +20,9 @@ namespace {
 
 constexpr int64_t map_alignment = 16384;  // the page of Apple Silicon, whose GPU wraps a mapping only in whole pages
 
+// Where a large file is put: page caches keep large folios, which are mapped as one huge page only where address and offset agree.
+constexpr int64_t huge_page = 2 << 20;
+
 // The pages of one file. Lives as long as the file is open or a map reads it.
 struct Mapping {
   char* reserved = nullptr;  // what munmap gets
@@ -80,11 +83,12 @@ bao_handle open_file(const char* path) {
     mapping->reserved = mapping->data = static_cast<char*>(pages);
   } else {
     // Zero pages first, twice aligned; the file goes over them and the tail up to the boundary stays zero.
-    mapping->reserved_bytes = rounded_up(mapping->bytes, map_alignment) + map_alignment;
+    int64_t placed = mapping->bytes >= huge_page ? huge_page : map_alignment;
+    mapping->reserved_bytes = rounded_up(mapping->bytes, map_alignment) + placed;
     void* pages = mmap(nullptr, static_cast<size_t>(mapping->reserved_bytes), PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED) return fail(BAO_OUT_OF_MEMORY, 1, f, "no address space for %lld bytes of %s: %s", static_cast<long long>(mapping->bytes), path, std::strerror(errno)), 0;
     mapping->reserved = static_cast<char*>(pages);
-    char* start = reinterpret_cast<char*>(rounded_up(reinterpret_cast<int64_t>(pages), map_alignment));
+    char* start = reinterpret_cast<char*>(rounded_up(reinterpret_cast<int64_t>(pages), placed));
     if (mmap(start, static_cast<size_t>(mapping->bytes), PROT_READ, MAP_PRIVATE | MAP_FIXED, mapping->descriptor, 0) == MAP_FAILED) {
       return fail(BAO_OUT_OF_MEMORY, 1, f, "cannot map %lld bytes of %s: %s", static_cast<long long>(mapping->bytes), path, std::strerror(errno)), 0;
     }
