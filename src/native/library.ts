@@ -92,7 +92,7 @@ export function statusError(fn: string, status: number, text: string): BaoError 
     case BAO.DEVICE: return new ResourceError("device_lost", message, "Close the model and open it again.");
     case BAO.UNSUPPORTED:
       // Which instructions a processor has is no failure of a kernel.
-      if (fn === "bao_device_open") return new ResourceError("device_unsupported", message, "Leave the choice to Bao: --isa auto, device.isa \"auto\".");
+      if (fn === "bao_device_open") return new ResourceError("device_unsupported", message, "Leave the choice to Bao: --isa auto, and --device cpu where no such device works.");
       return new KernelError("unsupported", message, fn, status, "This device cannot run it; try --device cpu.");
     case BAO.CANCELLED: return new KernelError("cancelled", message, fn, status);
     case BAO.INVALID: return new KernelError("invalid_argument", message, fn, status);
