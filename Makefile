@@ -155,19 +155,9 @@ test: node_modules cpu
 bench: node_modules cpu
 	$(BUN) run bench
 
-# Random input by count, so that it ends; the C++ ones are also libFuzzer targets.
-FUZZ_RUNS ?= 20000
-FUZZ_NATIVE := $(patsubst test/fuzz/%.cpp,$(BUILD)/fuzz/%,$(wildcard test/fuzz/*_fuzz.cpp))
-FUZZ_CONVERSIONS := kernels/common/dequantize.cpp $(wildcard kernels/cpu/quantize*.cpp)
-
-fuzz: node_modules cpu $(FUZZ_NATIVE)
-	@for program in $(FUZZ_NATIVE); do echo "$$program $(FUZZ_RUNS)"; $$program $(FUZZ_RUNS) || exit 1; done
-	$(if $(wildcard test/fuzz/*.test.ts),$(BUN) test test/fuzz)
-
-$(BUILD)/fuzz/%: test/fuzz/%.cpp $(FUZZ_CONVERSIONS)
-	@mkdir -p $(@D)
-	@echo "compile $<"
-	$(Q)$(CXX) -O1 -g -fsanitize=address,undefined $(CPU_FLAGS) $(BASE_ISA) -DBAO_FUZZ_MAIN -o $@ $< $(FUZZ_CONVERSIONS)
+# BAO_FUZZ_SECONDS is the budget (600).
+fuzz: node_modules cpu
+	$(BUN) test/fuzz/run.ts
 
 # ---- C++ tests
 
