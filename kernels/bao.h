@@ -364,7 +364,8 @@ BAO_API int32_t bao_rope_table(bao_handle stream, bao_handle dst, bao_handle fac
 /* Rotates the first nRot = 2 * table.d2 values of every head of x (rows, heads, head_dim). NEOX pairs (i, i + nRot / 2), INTERLEAVED (2i, 2i + 1). In place allowed. */
 BAO_API int32_t bao_rope(bao_handle stream, bao_handle dst, bao_handle x, bao_handle table, int32_t mode);
 
-/* Stores k and v (rows, kvHeads, headDim) in layer `layer` of the pool at each row's sequence and position, rounded to the pool's dtype. */
+/* Stores k and v (rows, kvHeads, headDim) in layer `layer` of the pool at each row's sequence and position, rounded to the pool's dtype:
+ * F16 to nearest even, beyond 65504 infinity; Q8_0 per 32 values, scale = max|x| / 127 in f32, x / scale to nearest even. */
 BAO_API int32_t bao_kv_append(bao_handle stream, bao_handle pool, int32_t layer, bao_handle k, bao_handle v);
 
 /* dst (rows, heads, headDim) = softmax(scale * q . K + mask) V over positions j <= i of the row's sequence, and i - j < window when

@@ -459,7 +459,8 @@ export interface Kernels {
   ropeTable(stream: Handle, dst: Handle, factors: Handle, nRot: number, base: number, freqScale: number): void;
   /** Rotates the first nRot = 2 * table.d2 values of every head of x (rows, heads, head_dim). NEOX pairs (i, i + nRot / 2), INTERLEAVED (2i, 2i + 1). In place allowed. */
   rope(stream: Handle, dst: Handle, x: Handle, table: Handle, mode: number): void;
-  /** Stores k and v (rows, kvHeads, headDim) in layer `layer` of the pool at each row's sequence and position, rounded to the pool's dtype. */
+  /** Stores k and v (rows, kvHeads, headDim) in layer `layer` of the pool at each row's sequence and position, rounded to the pool's dtype:
+   * F16 to nearest even, beyond 65504 infinity; Q8_0 per 32 values, scale = max|x| / 127 in f32, x / scale to nearest even. */
   kvAppend(stream: Handle, pool: Handle, layer: number, k: Handle, v: Handle): void;
   /** dst (rows, heads, headDim) = softmax(scale * q . K + mask) V over positions j <= i of the row's sequence, and i - j < window when
    * window > 0. Query head h reads KV head h / (heads / kvHeads). Softmax streamed over pages in ascending order, f32. */
