@@ -41,7 +41,7 @@ for (const f of readdirSync(join(root, "build/obj/kernels/cpu/fast"))) if (f.end
 for (const target of ["dequantize_fuzz", "weights_fuzz"]) {
   const binary = join(build, target);
   if (!(await run([compiler, ...base, `test/fuzz/${target}.cpp`, ...library, "-o", binary]))) { ok = false; continue; }
-  const argument = libFuzzer ? [`-max_total_time=${share}`, "-max_len=4096", "-rss_limit_mb=1024", "-timeout=10", "-print_final_stats=1", "-verbosity=0"] : [String(share * 200), String(Date.now() % 1e6)];
+  const argument = libFuzzer ? [`-max_total_time=${share}`, "-max_len=4096", "-rss_limit_mb=1024", "-timeout=10", "-print_final_stats=1", "-verbosity=0", `-artifact_prefix=${build}/`] : [String(share * 200), String(Date.now() % 1e6)];
   ok = (await run([binary, ...argument])) && ok;
 }
 console.log(ok ? "fuzz: nothing found" : "fuzz: FAILED");

@@ -47,7 +47,7 @@ void run(const uint8_t* data, size_t size) {
   static bao_handle devices[2] = {bao_device_open(0, 1, BAO_ISA_AUTO, BAO_FAST, 0), bao_device_open(0, 1, BAO_ISA_AUTO, BAO_EXACT, BAO_OPEN_REFERENCE)};
   bao_handle device = devices[in.byte() & 1];
   int32_t dtype = in.byte() & 8 ? int32_t(int8_t(in.byte())) : DTYPES[in.byte() % 17];
-  int32_t columns = 32 * in.integer(16), rows = in.integer(9), experts = in.integer(3), use = in.integer(15);
+  int32_t columns = int32_t(32u * uint32_t(in.integer(16))), rows = in.integer(9), experts = in.integer(3), use = in.integer(15);
   double offset = in.number(64.0);
 
   char path[] = "/tmp/bao_fuzz_XXXXXX";
@@ -68,7 +68,7 @@ void run(const uint8_t* data, size_t size) {
   if (weight != 0) {
     const int n = 3;
     bao_handle step = bao_step_create(device, 1, n, n, 1, rows > 0 ? rows : 1, 1, 1, 0, 0, 0);
-    bao_handle x = bao_buffer_create(device, n * columns * 4.0, BAO_BUFFER_HOST_VISIBLE), y = bao_buffer_create(device, n * 4.0 * (rows > columns ? rows : columns) * 4, BAO_BUFFER_HOST_VISIBLE);
+    bao_handle x = bao_buffer_create(device, double(n) * columns * 4.0, BAO_BUFFER_HOST_VISIBLE), y = bao_buffer_create(device, n * 4.0 * (rows > columns ? rows : columns) * 4, BAO_BUFFER_HOST_VISIBLE);
     for (int i = 0; i < n * columns; i++) reinterpret_cast<float*>(intptr_t(bao_buffer_address(x)))[i] = float(i % 7) - 3.0f;
     bao_handle vx = bao_view_create(x, 0, BAO_F32, BAO_ROWS_STEP, n, 1, columns, 0), vy = bao_view_create(y, 0, BAO_F32, BAO_ROWS_STEP, n, 1, rows, 0), ve = bao_view_create(y, 0, BAO_F32, BAO_ROWS_STEP, n, 1, columns, 0);
     bao_handle stream = bao_stream_create(device, step);
