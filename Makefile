@@ -58,7 +58,7 @@ help:
 	@echo "make test-native the tests written in C++"
 	@echo "make test-arm64  the same for arm64 on a machine of another kind; needs a cross compiler and qemu, takes minutes"
 	@echo "make bench       throughput of the ops and of the embedded model"
-	@echo "make fuzz        feeds mutated files and templates to the parsers"
+	@echo "make fuzz        fuzzes the file parsers, weight registration and the block formats"
 	@echo "make clean       removes $(BUILD)/"
 
 # ---- CPU
