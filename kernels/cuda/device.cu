@@ -1,6 +1,7 @@
 // The CUDA backend: devices, submits as launches on one stream or as a captured graph, waiting, and failures as typed statuses.
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 
 #include "backend.cuh"
 
@@ -77,6 +78,9 @@ int32_t CudaBackend::open(const char* f) {
   if (int32_t status = cuda_status(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), 1, f)) return status;
   if (int32_t status = cuda_status(cudaMallocHost(&stop_word_, 128), 1, f)) return status;
   *stop_word_ = 0;
+  // A switch for comparisons: both ways give the same bits.
+  const char* overlap = std::getenv("BAO_CUDA_OVERLAP");
+  overlap_ = properties_.major >= 9 && !(overlap && overlap[0] == '0');
   int supported = 0;
   virtual_memory_ = cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, index_) == cudaSuccess && supported != 0;
   return BAO_OK;
@@ -97,7 +101,7 @@ int32_t CudaBackend::step_made(Step& step, const char* f) {
 }
 
 Run CudaBackend::run_of(const Stream& stream, int32_t rows, int32_t outputs) const {
-  return Run{&static_cast<StepMemory*>(stream.step->state.get())->current->ref, stream.scratch, stream_, rows, outputs, properties_.multiProcessorCount};
+  return Run{&static_cast<StepMemory*>(stream.step->state.get())->current->ref, stream.scratch, stream_, rows, outputs, properties_.multiProcessorCount, overlap_};
 }
 
 void CudaBackend::launch_stages(Stream& stream, int32_t rows, int32_t outputs, bool timed) {

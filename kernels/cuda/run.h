@@ -15,6 +15,7 @@ struct Run {
   cudaStream_t stream;
   int32_t rows, outputs;  // at least the step's
   int32_t multiprocessors;
+  bool overlap;  // launches made by launch() may start before the one before them has ended
   int32_t bound(const Tensor& t) const { return t.rows_of == BAO_ROWS_FIXED ? t.d0 : t.rows_of == BAO_ROWS_STEP ? rows : outputs; }
   float* scratch_f32(int64_t offset) const { return reinterpret_cast<float*>(scratch + offset); }
   // A packed f32 tensor in scratch whose rows count like those of `like`.
@@ -34,6 +35,38 @@ inline unsigned grid_rows(int32_t rows) { return unsigned(rows < 1 ? 1 : rows > 
 inline unsigned blocks_of(int64_t n, int64_t per) { return unsigned((n + per - 1) / per); }
 
 #if defined(__CUDACC__)
+
+// Launches a kernel that begins with await_previous() in every thread, before anything else but prefetches of weights. On sm_90 and later it may start
+// while the launch before it still runs (programmatic dependent launch). A kernel launched with <<<>>> is a full barrier on both sides.
+template <class... P, class... A>
+void launch(const Run& run, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A&&... args) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = run.stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = run.overlap ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, P(static_cast<A&&>(args))...);
+}
+
+// Returns when all launches before this one have ended and their writes can be seen. Every thread calls it, also one that leaves at once:
+// the launch after this one takes its end for the end of all before it.
+__device__ __forceinline__ void await_previous() {
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
+
+// The next launch may take free multiprocessors from here on; it still waits for this one's end in await_previous().
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
 
 __device__ __forceinline__ int32_t count_of(const StepRef* step, const Tensor& t) {
   int32_t rows = step->rows;
