@@ -55,8 +55,12 @@ Activations launch_round(const Tensor& x, const Rounded& rounded, const Run& run
   return a;
 }
 
+// Until there are kernels for tensor cores.
+__attribute__((weak)) bool launch_mma(const Product&, const Run&) { return false; }
+
 void launch_product(const Product& p, const Run& run) {
   if (run.bound(p.dst) <= 0) return;
+  if ((p.ids.present() ? p.groups != nullptr : run.bound(p.dst) > decode_rows) && launch_mma(p, run)) return;
   if (p.x.q) launch_int8(p, run);
   else launch_exact(p, run);
 }
