@@ -113,13 +113,15 @@ class CudaBackend final : public Backend {
  private:
   void enter() const { cudaSetDevice(index_); }
   void launch_stages(Stream& stream, int32_t rows, int32_t outputs, bool timed);
+  cudaGraphExec_t replayed(Stream& stream, int32_t rows, int32_t outputs);
+  cudaError_t capture(Stream& stream, int32_t rows, int32_t outputs, cudaGraphExec_t* made);
   void ended(Stream& stream, int32_t slot, cudaError_t error);
   Run run_of(const Stream& stream, int32_t rows, int32_t outputs) const;
 
   int32_t index_;
   cudaDeviceProp properties_;
   int64_t granularity_ = 2 << 20;
-  bool virtual_memory_ = false, overlap_ = false;
+  bool virtual_memory_ = false, overlap_ = false, eager_ = false;
   cudaStream_t stream_ = nullptr;
   int32_t* stop_word_ = nullptr;  // pinned
   std::mutex lock_;

@@ -1,4 +1,5 @@
 // The CUDA backend: devices, submits as launches on one stream or as a captured graph, waiting, and failures as typed statuses.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -29,13 +30,30 @@ struct StepMemory : BackendState {
   ~StepMemory() override { if (data) cudaFree(data); }
 };
 
+// Steps of up to this many rows are captured when their shape comes a second time, and replayed from then on: longer ones are not bound by launches.
+constexpr int32_t captured_rows = 64;
+constexpr size_t most_captured = 48;
+
+struct Captured {
+  int32_t rows, outputs;
+  cudaGraphExec_t graph;  // null: seen once, or the driver would not have it
+  bool refused;
+};
+
 // Of a stream: what tells that a submit has ended, and how.
 struct StreamMemory : BackendState {
   cudaEvent_t done[8] = {};
   int32_t* report = nullptr;  // pinned, [8][REPORT_WORDS]
   cudaError_t launched[8] = {};
   std::vector<cudaEvent_t> times;  // one before each op and one after the last, while profiling
+  std::vector<Captured> captured;  // the most recently used one last
+  int64_t recording = -1;          // that they are of
+  void forget() {
+    for (Captured& c : captured) if (c.graph) cudaGraphExecDestroy(c.graph);
+    captured.clear();
+  }
   ~StreamMemory() override {
+    forget();
     for (cudaEvent_t event : done) if (event) cudaEventDestroy(event);
     for (cudaEvent_t event : times) cudaEventDestroy(event);
     if (report) cudaFreeHost(report);
@@ -78,9 +96,11 @@ int32_t CudaBackend::open(const char* f) {
   if (int32_t status = cuda_status(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), 1, f)) return status;
   if (int32_t status = cuda_status(cudaMallocHost(&stop_word_, 128), 1, f)) return status;
   *stop_word_ = 0;
-  // A switch for comparisons: both ways give the same bits.
+  // Switches for comparisons: both ways give the same bits.
   const char* overlap = std::getenv("BAO_CUDA_OVERLAP");
+  const char* graphs = std::getenv("BAO_CUDA_GRAPHS");
   overlap_ = properties_.major >= 9 && !(overlap && overlap[0] == '0');
+  eager_ = graphs && graphs[0] == '0';
   int supported = 0;
   virtual_memory_ = cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, index_) == cudaSuccess && supported != 0;
   return BAO_OK;
@@ -117,6 +137,27 @@ void CudaBackend::launch_stages(Stream& stream, int32_t rows, int32_t outputs, b
     stage.run(stage.args.get(), run, 0);
   }
   if (timed) cudaEventRecord(memory->times[stream.ops.size()], stream_);
+}
+
+// The graph of a batch shape that has come before, captured at its second time; null to launch kernel by kernel.
+cudaGraphExec_t CudaBackend::replayed(Stream& stream, int32_t rows, int32_t outputs) {
+  if (rows > captured_rows || eager_) return nullptr;
+  StreamMemory& memory = *static_cast<StreamMemory*>(stream.state.get());
+  std::vector<Captured>& captured = memory.captured;
+  if (memory.recording != stream.recording) memory.forget(), memory.recording = stream.recording;
+  auto found = std::find_if(captured.begin(), captured.end(), [&](const Captured& c) { return c.rows == rows && c.outputs == outputs; });
+  if (found == captured.end()) {
+    if (captured.size() == most_captured) {
+      if (captured.front().graph) cudaGraphExecDestroy(captured.front().graph);
+      captured.erase(captured.begin());
+    }
+    captured.push_back(Captured{rows, outputs, nullptr, false});
+    return nullptr;
+  }
+  std::rotate(found, found + 1, captured.end());
+  Captured& c = captured.back();
+  if (!c.graph && !c.refused) c.refused = capture(stream, rows, outputs, &c.graph) != cudaSuccess;
+  return c.graph;
 }
 
 int32_t CudaBackend::submit(Stream& stream, Graph* graph, int32_t slot, bool continues, const int32_t committed[4], const char* f) {
@@ -167,8 +208,9 @@ int32_t CudaBackend::submit(Stream& stream, Graph* graph, int32_t slot, bool con
     if (error == cudaSuccess) memory->times.push_back(event);
   }
   if (error == cudaSuccess) {
+    cudaGraphExec_t replay = graph ? static_cast<GraphMemory*>(graph->state.get())->graph : timed ? nullptr : replayed(stream, rows, outputs);
     launch_begin(begin, stream_);
-    if (graph) cudaGraphLaunch(static_cast<GraphMemory*>(graph->state.get())->graph, stream_);
+    if (replay) cudaGraphLaunch(replay, stream_);
     else launch_stages(stream, rows, outputs, timed);
     error = cudaGetLastError();
   }
@@ -262,20 +304,26 @@ void CudaBackend::stop() {
   finish();
 }
 
+// The stream's launches for a batch shape, as a graph.
+cudaError_t CudaBackend::capture(Stream& stream, int32_t rows, int32_t outputs, cudaGraphExec_t* made) {
+  cudaGraph_t graph = nullptr;
+  cudaError_t error = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
+  if (error == cudaSuccess) {
+    launch_stages(stream, rows, outputs, false);
+    error = cudaStreamEndCapture(stream_, &graph);
+  }
+  if (error == cudaSuccess) error = cudaGraphInstantiate(made, graph, 0);
+  if (graph) cudaGraphDestroy(graph);
+  if (error != cudaSuccess) cudaGetLastError();
+  return error;
+}
+
 int32_t CudaBackend::graph_made(Graph& graph, Stream& stream, const char* f) {
   enter();
   if (!stream_memory(stream, f)) return BAO_OUT_OF_MEMORY;
   uploader_.wait(-1);
   auto memory = std::make_unique<GraphMemory>();
-  cudaGraph_t captured = nullptr;
-  cudaError_t error = cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal);
-  if (error == cudaSuccess) {
-    launch_stages(stream, graph.rows, graph.outputs, false);
-    error = cudaStreamEndCapture(stream_, &captured);
-  }
-  if (error == cudaSuccess) error = cudaGraphInstantiate(&memory->graph, captured, 0);
-  if (captured) cudaGraphDestroy(captured);
-  if (error != cudaSuccess) return cudaGetLastError(), cuda_status(error, 1, f);
+  if (int32_t status = cuda_status(capture(stream, graph.rows, graph.outputs, &memory->graph), 1, f)) return status;
   graph.state = std::move(memory);
   return BAO_OK;
 }
