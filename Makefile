@@ -44,7 +44,7 @@ METAL_SOURCES := $(wildcard kernels/metal/*.mm)
 METAL_SHADERS := $(wildcard kernels/metal/*.metal)
 METAL_LIBRARY := $(BUILD)/libmetal_kernels.$(SUFFIX)
 
-.PHONY: all cpu cuda metal demo test test-native test-arm64 bench fuzz clean help
+.PHONY: all cpu cuda cuda-trap metal demo test test-native test-arm64 bench fuzz clean help
 .DELETE_ON_ERROR:
 
 all: cpu
@@ -109,6 +109,12 @@ NVCC_FLAGS := -std=c++17 -O3 $(CUDA_ARCH) -Xcompiler -fPIC,-fvisibility=hidden,-
 $(CUDA_LIBRARY): $(CUDA_OBJECTS) $(CUDA_FRONTEND) $(BUILD)/exports.map
 	@echo "link $@"
 	$(Q)$(CXX) $(LINK) -pthread -o $@ $(CUDA_OBJECTS) $(CUDA_FRONTEND) -L$(or $(wildcard $(CUDA_HOME)/lib64),/usr/local/cuda/lib64) -lcudart_static -lrt -ldl
+
+# The same with a kernel that traps in place of a device that dies, for scripts/cuda/parity.sh lost.
+cuda-trap: $(CUDA_LIBRARY) $(CPU_LIBRARY)
+	@mkdir -p $(BUILD)/trap && ln -sf ../$(notdir $(CPU_LIBRARY)) $(BUILD)/trap/
+	$(Q)$(NVCC) $(NVCC_FLAGS) -DBAO_TEST_TRAP -c kernels/cuda/device.cu -o $(BUILD)/trap/device.o
+	$(Q)$(CXX) $(LINK) -pthread -o $(BUILD)/trap/libcuda_kernels.so $(BUILD)/trap/device.o $(filter-out %/device.o,$(CUDA_OBJECTS)) $(CUDA_FRONTEND) -L$(or $(wildcard $(CUDA_HOME)/lib64),/usr/local/cuda/lib64) -lcudart_static -lrt -ldl
 
 $(OBJ)/kernels/cuda/%.o: kernels/cuda/%.cu
 	@mkdir -p $(@D)

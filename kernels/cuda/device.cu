@@ -75,6 +75,18 @@ StreamMemory* stream_memory(Stream& stream, const char* f) {
   return static_cast<StreamMemory*>(stream.state.get());
 }
 
+// Test builds (make ... -DBAO_TEST_TRAP): the submit of this number kills the context, as a lost device does.
+#ifdef BAO_TEST_TRAP
+__global__ void trap_kernel() { asm volatile("trap;"); }
+void trap_at_submit(cudaStream_t stream) {
+  static std::atomic<int> submits{0};
+  const char* at = std::getenv("BAO_TEST_TRAP");
+  if (at && ++submits == std::atoi(at)) trap_kernel<<<1, 1, 0, stream>>>();
+}
+#else
+void trap_at_submit(cudaStream_t) {}
+#endif
+
 const char* precision_name(int32_t precision) {
   static const char* const names[] = {"exact", "fast", "fast_int8", "fast_bf16"};
   return names[precision];
@@ -210,6 +222,7 @@ int32_t CudaBackend::submit(Stream& stream, Graph* graph, int32_t slot, bool con
   if (error == cudaSuccess) {
     cudaGraphExec_t replay = graph ? static_cast<GraphMemory*>(graph->state.get())->graph : timed ? nullptr : replayed(stream, rows, outputs);
     launch_begin(begin, stream_);
+    trap_at_submit(stream_);
     if (replay) cudaGraphLaunch(replay, stream_);
     else launch_stages(stream, rows, outputs, timed);
     error = cudaGetLastError();

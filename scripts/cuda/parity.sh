@@ -1,6 +1,6 @@
 #!/bin/sh
 # The CUDA library against the CPU reference, on a machine with an NVIDIA GPU: op suite, reference models, memory checker. Prints summaries.
-# Usage: scripts/cuda/parity.sh [ops|models|memcheck ...]   (default: all). Logs go to $OUT (default build/parity).
+# Usage: scripts/cuda/parity.sh [ops|models|memcheck|lost ...]   (default: the first three). Logs go to $OUT (default build/parity).
 # Builds nothing that is there already: `make cpu cuda` first, or bring build/lib*_kernels.so. BUN names the Bun to use.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -30,6 +30,9 @@ for part in ${@:-ops models memcheck}; do
       for f in moe attention sampling fused; do
         SHOW=8 run "memcheck-$f" compute-sanitizer --tool memcheck --target-processes all --error-exitcode 9 "$BUN" test "test/kernels/$f.test.ts" -t "${MEMCHECK:-Q4_K|router|windows|combination|head_norm}"
       done ;;
+    lost)
+      [ -f build/trap/libcuda_kernels.so ] || make cuda-trap || exit 1
+      BAO_TRAP_KERNELS=build/trap run lost "$BUN" test test/cuda/lost-device.test.ts ;;
     *) echo "parity.sh: unknown part $part" >&2; exit 2 ;;
   esac
 done
