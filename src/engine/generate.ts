@@ -1,6 +1,7 @@
 // Text generation over a session: prompt to ids, decode loop, stop ids and stop strings, typed parts, usage. One loop for library, CLI and server.
 import { BaoError, UsageError } from "../errors.ts";
 import { PartStream, type Message, type Part, type ToolInput } from "../chat/index.ts";
+import type { TokenMask } from "./mask.ts";
 import { resolveSampling, type Drawn, type SamplingOptions, type TokenLogprob } from "../sample/params.ts";
 import { requireText, type LocalModel } from "./model.ts";
 import type { Session } from "./session.ts";
@@ -32,6 +33,8 @@ export interface GenerateOptions extends SamplingOptions {
 export interface LocalGenerateOptions extends GenerateOptions {
   /** Called after every prefill step with the prompt tokens in the cache and their total. */
   onPrefill?: (done: number, total: number) => void;
+  /** Constrains the answer token by token. */
+  mask?: TokenMask;
 }
 
 export interface Usage {
@@ -94,43 +97,63 @@ export async function* generateParts(model: LocalModel, session: Session, prompt
   const parts = text ? new PartStream(tokenizer, { inThought: opensThought }) : undefined;
   const stops = new StopStrings(stopTexts);
   const usage: Usage = { promptTokens: ids.length, cachedTokens: 0, completionTokens: 0, prefillMs: 0, decodeMs: 0 };
-  let reason: FinishReason = "length", called = false;
+  let reason = "length" as FinishReason, called = false;
 
+  // What the answer has produced and nobody has read yet; its length is bounded by the context.
+  const produced: StreamPart[] = [];
+  let wake = (): void => {}, ended = false, failed: { readonly error: unknown } | undefined;
   // Stop strings apply to the visible answer: text parts pass through the filter, other parts as they are.
-  const emit = function* (produced: readonly Part[]): Generator<StreamPart> {
-    for (const p of produced) {
+  const emit = (made: readonly Part[]): void => {
+    for (const p of made) {
       if (stops.stopped !== undefined) return;
       if (p.type === "tool_call") called = true;
-      if (p.type !== "text") { yield p; continue; }
+      if (p.type !== "text") { produced.push(p); continue; }
       const visible = stops.push(p.text);
-      if (visible !== "") yield { type: "text", text: visible };
+      if (visible !== "") produced.push({ type: "text", text: visible });
     }
   };
   const start = Bun.nanoseconds();
   let decodeStart = start;
-  try {
-    const first = await session.prefill(ids, { signal, sampling, onProgress: options.onPrefill });
-    usage.cachedTokens = first.reused;
-    decodeStart = Bun.nanoseconds();
-    usage.prefillMs = (decodeStart - start) / 1e6;
-    for (let drawn: Drawn = first.drawn!; ; drawn = await session.next(sampling, signal)) {
-      checkFinite(drawn, usage.completionTokens);
-      usage.completionTokens++;
-      if (sampling.logprobs >= 0) yield { type: "token", id: drawn.id, text: text ? tokenizer.piece(drawn.id) : "", logprob: drawn.logprob!, top: drawn.top! };
-      if (!options.ignoreStop && tokenizer.stopIds.has(drawn.id)) { reason = "stop"; break; }
-      if (parts) yield* emit(parts.push(drawn.id)); else yield { type: "text", text: `${drawn.id} ` };
-      if (stops.stopped !== undefined) { reason = "stop"; break; }
-      if (usage.completionTokens >= maxTokens || session.full) break;
-      signal?.throwIfAborted();
+  /** Takes one token; false when it was the last. */
+  const onToken = (drawn: Drawn): boolean => {
+    if (usage.completionTokens === 0) {
+      decodeStart = Bun.nanoseconds();
+      usage.prefillMs = (decodeStart - start) / 1e6;
     }
+    checkFinite(drawn, usage.completionTokens);
+    usage.completionTokens++;
+    if (sampling.logprobs >= 0) produced.push({ type: "token", id: drawn.id, text: text ? tokenizer.piece(drawn.id) : "", logprob: drawn.logprob!, top: drawn.top! });
+    if (!options.ignoreStop && tokenizer.stopIds.has(drawn.id)) reason = "stop";
+    else if (parts) emit(parts.push(drawn.id));
+    else produced.push({ type: "text", text: `${drawn.id} ` });
+    if (stops.stopped !== undefined) reason = "stop";
+    wake();
+    return reason !== "stop" && usage.completionTokens < maxTokens && !session.full;
+  };
+  try {
+    const answer = session.answer(ids, { sampling, mask: options.mask, limit: maxTokens, signal, onPrefill: options.onPrefill, onToken });
+    usage.cachedTokens = answer.reused;
+    const over = (): void => { ended = true; wake(); };
+    answer.ended.then(over, (error: unknown) => { failed = { error }; over(); });
+    try {
+      while (!ended || produced.length > 0) {
+        const part = produced.shift();
+        if (part) yield part; else await new Promise<void>((resolve) => { wake = resolve; });
+      }
+    } finally {
+      // The reader has left.
+      if (!ended) session.stop(new BaoError("abandoned", "Nobody reads the answer any more"));
+    }
+    if (failed) throw (failed as { readonly error: unknown }).error;
   } catch (e) {
     if (!(signal?.aborted && e === signal.reason) || options.onAbort !== "stop") throw e;
     reason = "abort";
   }
   if (parts && stops.stopped === undefined) {
-    yield* emit(parts.end());
+    emit(parts.end());
     const rest = stops.end();
-    if (rest !== "") yield { type: "text", text: rest };
+    if (rest !== "") produced.push({ type: "text", text: rest });
+    yield* produced;
   }
   usage.decodeMs = (Bun.nanoseconds() - decodeStart) / 1e6;
   yield { type: "finish", reason: called && reason === "stop" ? "tool_calls" : reason, ...(stops.stopped === undefined ? {} : { stop: stops.stopped }), usage };

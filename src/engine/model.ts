@@ -7,6 +7,7 @@ import { familyOf } from "../model/registry.ts";
 import type { DeviceOptions, KvType } from "../native/objects.ts";
 import { createTokenizer, tokenizerSource, type Tokenizer } from "../tokenizer/index.ts";
 import { Runner } from "./runner.ts";
+import { Scheduler } from "./scheduler.ts";
 import { Session } from "./session.ts";
 import type { OpReport } from "./stepwise.ts";
 import { resolveSampling } from "../sample/params.ts";
@@ -25,6 +26,8 @@ export interface LoadOptions {
   unfused?: boolean;
   keepHidden?: boolean;
   onOp?: (report: OpReport) => void;
+  /** Steps under way at once: RunnerOptions. */
+  depth?: 1 | 2;
   /** One decode and one short prefill at load, so that the first prompt runs at full speed. Default true. */
   warmup?: boolean;
 }
@@ -54,6 +57,7 @@ function planOptions(o: LoadOptions): Partial<RunPlan> {
 export class LocalModel implements Disposable {
   readonly file: GgufFile;
   readonly runner: Runner;
+  readonly scheduler: Scheduler;
   readonly tokenizer: Tokenizer;
   readonly estimate: MemoryEstimate;
   readonly loadTimes: LoadTimes;
@@ -64,6 +68,7 @@ export class LocalModel implements Disposable {
     this.file = opened.file;
     this.estimate = opened.estimate;
     this.runner = runner;
+    this.scheduler = new Scheduler(runner);
     this.tokenizer = tokenizer;
     this.#templateSource = templateSource;
     this.loadTimes = loadTimes;
@@ -81,6 +86,7 @@ export class LocalModel implements Disposable {
     const runner = new Runner(opened.file, {
       ...(options.device ? { device: options.device } : {}), plan: planOptions(options),
       ...(options.unfused ? { unfused: true } : {}), ...(options.keepHidden ? { keepHidden: true } : {}), ...(options.onOp ? { onOp: options.onOp } : {}),
+      ...(options.depth ? { depth: options.depth } : {}),
     });
     times.weights = clock();
     const model = new LocalModel(opened, runner, tokenizer, source.chatTemplate, times);
@@ -107,7 +113,7 @@ export class LocalModel implements Disposable {
     await session.next(sampling);
   }
 
-  session(): Session { return new Session(this.runner); }
+  session(): Session { return new Session(this.scheduler); }
 
   /** The file's chat template (compiled once). Throws UsageError `chat_template_missing` for models that are no chat models. */
   get template(): ChatTemplate {
@@ -120,7 +126,10 @@ export class LocalModel implements Disposable {
     }
     return this.#template;
   }
-  dispose(): void { this.runner.dispose(); }
+  dispose(): void {
+    this.scheduler.dispose();
+    this.runner.dispose();
+  }
   [Symbol.dispose](): void { this.dispose(); }
 }
 

@@ -2,7 +2,7 @@
 import { BaoError, DisposedError, UsageError } from "../errors.ts";
 import type { GgufFile } from "../gguf/index.ts";
 import { PageAllocator } from "../kv/pages.ts";
-import { SequencePages, type KvStore, type PageDelta } from "../kv/sequence.ts";
+import { SequencePages, type KvStore } from "../kv/sequence.ts";
 import { Activations } from "../model/activations.ts";
 import { kvKinds, type ModelConfig } from "../model/config.ts";
 import { planRun, poolPages, type RunPlan } from "../model/estimate.ts";
@@ -11,17 +11,17 @@ import { DeviceWeights } from "../model/loader.ts";
 import { Recorder, UnfusedRecorder } from "../model/recorder.ts";
 import { familyOf } from "../model/registry.ts";
 import type { ModelWeights } from "../model/weights.ts";
-import { Device, KvPool, StepBlock, Stream, type DeviceOptions, type StepSlot, type View } from "../native/objects.ts";
+import { Device, KvPool, StepBlock, Stream, type DeviceOptions, type View } from "../native/objects.ts";
 import { BAO } from "../native/symbols.ts";
-import { MAX_BIAS, readResult, writeSampler, type Drawn, type Sampling } from "../sample/params.ts";
+import { MAX_BIAS, readResult, type Drawn } from "../sample/params.ts";
+import { fillSlot, rowsOf, type BatchEntry, type Place, type Sequence } from "./fill.ts";
 import { StepwiseForward, type OpReport } from "./stepwise.ts";
 
+export type { BatchEntry, Sequence } from "./fill.ts";
+
 const SLOTS = 3;
-const WAIT_MS = 20;
-/** Messages, timers and signals of this thread wait no longer than this plus one step or WAIT_MS. */
-const TURN_NS = 5e6;
-/** Ids of a sequence that penalties look at. */
-const HISTORY = 64;
+/** Messages, timers and signals of this thread wait no longer than this. */
+export const WAIT_MS = 20;
 
 export interface RunnerOptions {
   device?: DeviceOptions;
@@ -32,24 +32,8 @@ export interface RunnerOptions {
   keepHidden?: boolean;
   /** Called after every op with its outputs; slow. */
   onOp?: (report: OpReport) => void;
-}
-
-/** A sequence's place on the device. Made by `Runner.open`. */
-export interface Sequence {
-  readonly slot: number;
-  readonly pages: SequencePages;
-  /** All token ids whose KV is (or is about to be) in the cache. */
-  readonly ids: number[];
-}
-
-/** Rows of one sequence in a batch: explicit ids (prefill), or "next": the id that the last step drew (decode). */
-export interface BatchEntry {
-  readonly sequence: Sequence;
-  readonly ids: ArrayLike<number> | "next";
-  /** Which of these rows want logits. */
-  readonly logits: "none" | "last" | "all";
-  /** Draw a token from the last row's logits. */
-  readonly sampling?: Sampling;
+  /** Steps of the same sequences that may be under way at once. Default: 1 on the CPU, where a step in vain takes time from others; 2 elsewhere. */
+  depth?: 1 | 2;
 }
 
 /** What a step gave: one item an entry. */
@@ -57,6 +41,26 @@ export interface StepResult {
   /** First output row of the entry (-1 = none), for `Runner.logits`. */
   readonly outputRow: number;
   readonly drawn?: Drawn;
+}
+
+/** A step under way. Only the Runner that made it looks inside. */
+export interface Step {
+  readonly entries: readonly BatchEntry[];
+  /** Its draws wait for `Runner.draw`. */
+  readonly undrawn: boolean;
+}
+
+interface StepState extends Step {
+  readonly number: number;
+  readonly serial: number;
+  readonly places: readonly Place[];
+  /** Submits that have not been waited for. */
+  readonly owed: Stream[];
+  /** Entries whose outcome nobody wants: their sequences have moved on without them. */
+  readonly dropped: Set<Sequence>;
+  undrawn: boolean;
+  cancelled: boolean;
+  error: unknown;
 }
 
 export class Runner implements Disposable {
@@ -76,19 +80,20 @@ export class Runner implements Disposable {
   readonly #sample: Stream;
   readonly #stepwise: StepwiseForward | undefined;
   readonly #logits: View;
+  /** Draws under a mask: recorded when the first one comes. */
+  #masked: { readonly stream: Stream; readonly words: Uint32Array } | undefined;
   readonly #freeSlots: number[];
+  /** Steps under way, by slot. */
+  readonly #steps: (StepState | undefined)[] = new Array(SLOTS).fill(undefined);
+  readonly depth: number;
   #serial = 0;
-  #slot = 0;
   #disposed = false;
-  #running = false;
-  /** When this thread's event loop last had a turn. */
-  #turn = 0;
-  #last: Promise<void> = Promise.resolve();
 
   constructor(readonly file: GgufFile, options: RunnerOptions = {}) {
     const family = familyOf(file);
     this.config = family.configure(file);
     this.plan = planRun(this.config, options.plan);
+    this.depth = options.depth ?? ((options.device?.backend ?? "cpu") === "cpu" || options.onOp ? 1 : 2);
     const { config, plan } = this;
     if (plan.context > config.contextLength) {
       throw new UsageError("context_too_large", `A context of ${plan.context} tokens was asked for; the model is trained for ${config.contextLength}`, `Use --ctx ${config.contextLength} or less.`);
@@ -146,13 +151,7 @@ export class Runner implements Disposable {
         });
       }
       this.#logits = logits;
-      this.#sample = stack.use(new Stream(this.device, this.#step));
-      this.#sample.record(() => {
-        const ops = new Recorder(this.#sample);
-        ops.logitsProcess(logits, undefined);
-        ops.logprobs(logits);
-        ops.sample(logits);
-      });
+      this.#sample = stack.use(this.#recordSample(undefined));
       this.#freeSlots = Array.from({ length: plan.sequences }, (_, i) => plan.sequences - 1 - i);
       this.#resources = stack.move();
     } catch (e) {
@@ -162,11 +161,27 @@ export class Runner implements Disposable {
   }
   readonly #resources: DisposableStack;
 
+  #recordSample(mask: View | undefined): Stream {
+    const stream = new Stream(this.device, this.#step), ops = new Recorder(stream);
+    stream.record(() => {
+      ops.logitsProcess(this.#logits, mask);
+      ops.logprobs(this.#logits);
+      ops.sample(this.#logits);
+    });
+    return stream;
+  }
+  #maskedSample(words: number): { readonly stream: Stream; readonly words: Uint32Array } {
+    if (this.#masked) return this.#masked;
+    this.#outputs.reserve("mask", words, true);
+    const stream = this.#resources.use(this.#recordSample(this.#outputs.view("mask", 1, words, "i32")));
+    return this.#masked = { stream, words: new Uint32Array(this.#outputs.buffer("mask").memory) };
+  }
+
   /** A new, empty sequence. Throws UsageError when `plan.sequences` are open. */
   open(): Sequence {
     const slot = this.#freeSlots.pop();
     if (slot === undefined) throw new UsageError("too_many_sequences", `${this.plan.sequences} sequences are open already`, "Open the model for more sequences, or close one.");
-    return { slot, pages: new SequencePages(this.#stores, this.plan.context), ids: [] };
+    return { slot, pages: new SequencePages(this.#stores, this.plan.context), ids: [], pending: 0, stale: false };
   }
   close(sequence: Sequence): void {
     sequence.pages.release();
@@ -174,166 +189,171 @@ export class Runner implements Disposable {
   }
 
   /**
-   * Runs one step over the entries (at most one an open sequence; rows <= plan.chunk; outputs <= plan.outputs) and waits for it, yielding to the
-   * event loop every 20 ms, and between short steps. When `cancelled` says so, the step ends early, no sequence moves on, and "cancelled" is returned.
-   * A batch that cannot run is refused whole (UsageError `context_length_exceeded`, ResourceError `kv_full`, BaoError): no sequence has changed then.
+   * Makes room for an entry's rows behind those that its sequence has under way, without which `submit` would do so itself. Throws UsageError
+   * `context_length_exceeded`, ResourceError `kv_full` or `out_of_memory`; the sequence has not changed then.
    */
-  async run(entries: readonly BatchEntry[], cancelled: () => boolean = () => false): Promise<StepResult[] | "cancelled"> {
-    // Steps of several callers queue up: each takes its turn, in order of arrival.
-    const before = this.#last;
-    let done!: () => void;
-    this.#last = new Promise((resolve) => { done = resolve; });
-    await before;
-    this.#running = true;
-    try {
-      if (this.#disposed) throw new DisposedError("Runner");
-      // Steps shorter than WAIT_MS would go on in microtasks for ever: no abort, timer or second request would be heard.
-      if (Bun.nanoseconds() - this.#turn > TURN_NS) await this.#yield();
-      if (cancelled()) return "cancelled";
-      return await this.#run(entries, cancelled);
-    } finally {
-      this.#running = false;
-      done();
+  reserve(e: BatchEntry): void {
+    const { pages, pending } = e.sequence, tokens = pages.length + pending + rowsOf(e);
+    if (tokens > this.plan.context) {
+      throw new UsageError("context_length_exceeded", `${tokens} tokens do not fit the context of ${this.plan.context}`, "Use a larger --ctx, or a shorter prompt.");
     }
-  }
-  /** Resolves when no step is running or queued. */
-  async idle(): Promise<void> {
-    for (let last = this.#last; ; last = this.#last) {
-      await last;
-      if (last === this.#last) return;
-    }
+    pages.reserve(rowsOf(e), pending);
   }
 
-  async #run(entries: readonly BatchEntry[], cancelled: () => boolean): Promise<StepResult[] | "cancelled"> {
-    const slotNumber = this.#slot, slot = this.#step.slots[slotNumber]!;
-    this.#slot = (slotNumber + 1) % SLOTS;
+  /**
+   * Submits one step over the entries (at most one an open sequence; rows <= plan.chunk; outputs <= plan.outputs) and returns at once. It runs after
+   * all steps submitted before, of which the last may not be undrawn; SLOTS steps can be under way. A decode row ("next") may follow a draw whose
+   * step has not ended: the device knows the id. A batch that cannot run is refused whole (errors of `reserve`, BaoError): no sequence has changed then.
+   */
+  submit(entries: readonly BatchEntry[]): Step {
+    if (this.#disposed) throw new DisposedError("Runner");
+    const number = this.#steps.indexOf(undefined);
+    if (number < 0 || this.#steps.some((s) => s?.undrawn)) throw new BaoError("runner_busy", "Too many steps are under way", "Collect one first.");
     this.#check(entries);
-    for (const e of entries) e.sequence.pages.reserve(rowsOf(e));
-    const deltas = entries.map((e) => e.sequence.pages.takeDeltas());
+    for (const e of entries) this.reserve(e);
+    const deltas = entries.map((e) => e.sequence.pages.takeDeltas()), known = entries.map((e) => e.sequence.ids.slice(e.sequence.pages.length));
+    const slot = this.#step.slots[number]!, draws = entries.some((e) => e.sampling);
+    this.#serial = this.#serial >= 0x7ffffff0 ? 1 : this.#serial + 1;
+    const step: StepState = {
+      entries, number, serial: this.#serial, places: fillSlot(slot, this.#serial, entries, deltas), owed: [], dropped: new Set(),
+      undrawn: draws && entries.some((e) => e.masked), cancelled: false, error: undefined,
+    };
     try {
-      return await this.#submit(slotNumber, slot, entries, deltas, cancelled);
+      if (this.#stepwise) this.#stepwise.run(number, slot.header[BAO.HEADER_ROWS]!, slot.header[BAO.HEADER_OUTPUTS]!);
+      else this.#send(step, this.#forward);
     } catch (e) {
-      // Whether or not the device has taken them, sending them again is right.
-      entries.forEach((entry, i) => entry.sequence.pages.returnDeltas(deltas[i]!));
+      entries.forEach(({ sequence }, i) => {
+        sequence.ids.splice(sequence.pages.length, Infinity, ...known[i]!);
+        // Whether or not the device has taken them, sending them again is right.
+        sequence.pages.returnDeltas(deltas[i]!);
+      });
       throw e;
     }
+    this.#steps[number] = step;
+    for (const e of entries) {
+      e.sequence.pending += rowsOf(e);
+      if (e.sampling) e.sequence.stale = false;
+    }
+    if (draws && !step.undrawn) this.#submitDraws(step, this.#sample);
+    return step;
   }
 
-  async #submit(slotNumber: number, slot: StepSlot, entries: readonly BatchEntry[], deltas: readonly PageDelta[][], cancelled: () => boolean): Promise<StepResult[] | "cancelled"> {
-    const results = this.#fill(slot, entries, deltas);
-    const draws = entries.some((e) => e.sampling);
-    const streams = this.#stepwise ? this.#stepwise.streams : [this.#forward];
-    let ended: "done" | "cancelled" = "done";
-    for (const stream of [...streams, ...(draws ? [this.#sample] : [])]) {
+  /** Lets an undrawn step draw: `masks` has one item an entry, the allowed ids as bits (see TokenMask), undefined = all of them. */
+  draw(step: Step, masks: readonly (Uint32Array | undefined)[]): void {
+    const s = step as StepState, width = Math.ceil(this.config.vocabulary / 32), { sampler } = this.#step.slots[s.number]!;
+    s.undrawn = false;
+    let stream = this.#sample;
+    masks.forEach((mask, i) => {
+      const row = s.places[i]!.last;
+      if (!mask || row < 0) return;
+      const masked = this.#maskedSample(width);
+      masked.words.set(mask, row * width);
+      sampler[row * BAO.SAMPLER_WORDS + BAO.SAMPLER_FLAGS]! |= BAO.SAMPLE_MASK;
+      ({ stream } = masked);
+    });
+    this.#submitDraws(s, stream);
+  }
+  #submitDraws(s: StepState, stream: Stream): void {
+    try {
+      this.#send(s, stream);
+    } catch (e) {
+      s.error = e;
+      this.cancel(s);
+    }
+  }
+  #send(s: StepState, stream: Stream): void {
+    stream.submit(s.number);
+    s.owed.push(stream);
+  }
+
+  /** Waits for a step, at most `timeoutMs`; true when it has ended. On the CPU this thread works meanwhile. */
+  wait(step: Step, timeoutMs: number): boolean {
+    const s = step as StepState;
+    if (s.undrawn) throw new BaoError("runner_busy", "The step's draws have not been submitted");
+    while (s.owed.length > 0) {
       try {
-        stream.submit(slotNumber);
+        const state = s.owed[0]!.wait(s.number, timeoutMs);
+        if (state === "pending") return false;
+        if (state === "cancelled") s.cancelled = true;
       } catch (e) {
-        // The forward pass may be under way already: the slot is its own until it ends.
-        if (stream === this.#sample && !this.#stepwise) await this.#wait(this.#forward, slotNumber, slot, () => true);
-        throw e;
+        s.error ??= e;
       }
-      // Stepwise diagnostics look at each op's outputs before the next one overwrites them.
-      if (this.#stepwise) {
-        ended = await this.#wait(stream, slotNumber, slot, cancelled);
-        if (ended === "cancelled") break;
-        this.#stepwise.inspect(stream, slot.header[BAO.HEADER_ROWS]!, slot.header[BAO.HEADER_OUTPUTS]!);
-      }
+      s.owed.shift();
     }
-    if (!this.#stepwise) {
-      ended = await this.#wait(this.#forward, slotNumber, slot, cancelled);
-      if (draws) {
-        const sampled = await this.#wait(this.#sample, slotNumber, slot, cancelled);
-        if (sampled === "cancelled") ended = "cancelled";
-      }
+    return true;
+  }
+
+  /** Asks the device to end a step early; it may be too late. */
+  cancel(step: Step): void { this.#step.slots[(step as StepState).number]!.header[BAO.HEADER_CANCEL] = (step as StepState).serial; }
+
+  /** Takes a sequence out of all steps under way: it stands where its collected steps left it, as if these had never been. */
+  drop(sequence: Sequence): void {
+    const { pages, ids } = sequence;
+    let drawn = 1;
+    for (const s of this.#steps) {
+      const entry = s && !s.dropped.has(sequence) && s.entries.find((e) => e.sequence === sequence);
+      if (!entry) continue;
+      s.dropped.add(sequence);
+      sequence.stale = true;
+      // What a prompt's step replaced is gone; the id of a decode row stays, to be run again.
+      if (entry.ids !== "next") drawn = 0;
     }
-    if (ended === "cancelled") {
-      for (const e of entries) if (e.ids !== "next") e.sequence.ids.length = e.sequence.pages.length; else e.sequence.ids.length = e.sequence.pages.length + 1;
-      return "cancelled";
-    }
-    return entries.map((e, i): StepResult => {
-      e.sequence.pages.commit(rowsOf(e));
-      const first = results[i]!.first, last = results[i]!.last;
+    sequence.pending = 0;
+    pages.rewind(pages.length);
+    ids.length = Math.min(ids.length, pages.length + drawn);
+  }
+
+  /**
+   * The outcome of a step that has ended, the earliest one under way: its sequences move on, dropped ones apart. "cancelled": none has moved, and what
+   * follows it under way is dropped. Throws what went wrong on the device; no sequence has moved then either.
+   */
+  collect(step: Step): StepResult[] | "cancelled" {
+    const s = step as StepState, slot = this.#step.slots[s.number]!;
+    if (s.cancelled || s.error !== undefined) for (const e of s.entries) if (!s.dropped.has(e.sequence)) this.drop(e.sequence);
+    this.#steps[s.number] = undefined;
+    if (s.error !== undefined) throw s.error;
+    if (s.cancelled) return "cancelled";
+    return s.entries.map((e, i): StepResult => {
+      const { sequence } = e, { first, last } = s.places[i]!;
+      if (s.dropped.has(sequence)) return { outputRow: -1 };
+      sequence.pending -= rowsOf(e);
+      sequence.pages.commit(rowsOf(e));
       if (!e.sampling) return { outputRow: first };
       const drawn = readResult(slot, last, e.sampling.logprobs >= 0);
-      e.sequence.ids.push(drawn.id);
+      sequence.ids.push(drawn.id);
       return { outputRow: first, drawn };
     });
   }
 
-  async #wait(stream: Stream, slotNumber: number, slot: StepSlot, cancelled: () => boolean): Promise<"done" | "cancelled"> {
-    for (;;) {
-      const state = stream.wait(slotNumber, WAIT_MS);
-      if (state !== "pending") return state;
-      await this.#yield();
-      if (cancelled()) slot.header[BAO.HEADER_CANCEL] = slot.header[BAO.HEADER_SERIAL]!;
+  /** One step, submitted and waited for with turns of the event loop in between. When `cancelled` says so it ends early: see `collect`. */
+  async run(entries: readonly BatchEntry[], cancelled: () => boolean = () => false): Promise<StepResult[] | "cancelled"> {
+    // Steps shorter than WAIT_MS would go on in microtasks for ever: no abort, timer or second request would be heard.
+    await turn();
+    if (cancelled()) return "cancelled";
+    const step = this.submit(entries);
+    while (!this.wait(step, WAIT_MS)) {
+      await turn();
+      if (cancelled()) this.cancel(step);
     }
-  }
-
-  async #yield(): Promise<void> {
-    await new Promise((resolve) => setImmediate(resolve));
-    this.#turn = Bun.nanoseconds();
+    return this.collect(step);
   }
 
   /** Throws when a batch cannot run, before anything has changed. */
   #check(entries: readonly BatchEntry[]): void {
-    const { context, chunk, outputs: maxOutputs } = this.plan, seen = new Set<Sequence>();
+    const { chunk, outputs: maxOutputs } = this.plan, seen = new Set<Sequence>();
     let rows = 0, outputs = 0;
     for (const e of entries) {
-      const { pages, ids } = e.sequence, count = rowsOf(e);
+      const { pages, ids, pending } = e.sequence, count = rowsOf(e);
       if (count === 0) throw new BaoError("empty_batch", "An entry of a batch has no ids");
       if (seen.has(e.sequence)) throw new BaoError("bad_batch", "A sequence has two entries in one batch");
       seen.add(e.sequence);
-      if (e.ids === "next" && ids.length <= pages.length) throw new BaoError("bad_batch", "No token was drawn that could run next");
+      if (e.ids === "next" && pending === 0 && ids.length <= pages.length) throw new BaoError("bad_batch", "No token was drawn that could run next");
       if (e.sampling && e.logits === "none") throw new BaoError("bad_batch", "A token cannot be drawn without logits");
-      if (pages.length + count > context) {
-        throw new UsageError("context_length_exceeded", `${pages.length + count} tokens do not fit the context of ${context}`, "Use a larger --ctx, or a shorter prompt.");
-      }
       rows += count;
       outputs += e.logits === "all" ? count : e.logits === "last" ? 1 : 0;
     }
     if (rows > chunk) throw new BaoError("batch_too_large", `A step takes ${chunk} rows`);
     if (outputs > maxOutputs) throw new BaoError("batch_too_large", `A step takes ${maxOutputs} rows with logits`);
-  }
-
-  /** Fills a slot; gives each entry's first and last output row (-1 = none). */
-  #fill(slot: StepSlot, entries: readonly BatchEntry[], deltas: readonly (readonly PageDelta[])[]): { first: number; last: number }[] {
-    let rows = 0, outputs = 0, pageDeltas = 0, sequenceDeltas = 0, bias = 0;
-    const places = entries.map((e, n) => {
-      const { sequence } = e, start = sequence.pages.length, count = rowsOf(e);
-      for (const d of deltas[n]!) slot.pageDelta.set([d.table, sequence.slot, d.index, d.page], pageDeltas++ * 4);
-      if (e.ids !== "next") {
-        sequence.ids.length = start; // ids drawn but not yet run are replaced by explicit ones
-        for (let i = 0; i < count; i++) sequence.ids.push(e.ids[i]!);
-      }
-      let first = -1;
-      for (let i = 0; i < count; i++) {
-        slot.rowSequence[rows] = sequence.slot;
-        slot.rowId[rows] = e.ids === "next" ? -1 : e.ids[i]!;
-        slot.rowPosition[rows] = e.ids === "next" ? -1 : start + i;
-        if (e.logits === "all" || (e.logits === "last" && i === count - 1)) {
-          if (first < 0) first = outputs;
-          const last = i === count - 1;
-          bias = writeSampler(slot, outputs, last && e.sampling ? e.sampling : GREEDY, bias, !(last && e.sampling));
-          slot.outputRow[outputs++] = rows;
-        }
-        rows++;
-      }
-      if (e.sampling && e.ids !== "next") {
-        // The device learns where the sequence stands; the draw itself adds one to the length.
-        const recent = sequence.ids.slice(-HISTORY), at = sequenceDeltas++ * (4 + HISTORY);
-        slot.sequenceDelta.set([sequence.slot, start + count - 1, 0, recent.length, ...recent], at);
-      }
-      return { first, last: first < 0 ? -1 : outputs - 1 };
-    });
-    const h = slot.header;
-    h[BAO.HEADER_ROWS] = rows;
-    h[BAO.HEADER_OUTPUTS] = outputs;
-    h[BAO.HEADER_PAGE_DELTAS] = pageDeltas;
-    h[BAO.HEADER_SEQUENCE_DELTAS] = sequenceDeltas;
-    this.#serial = this.#serial >= 0x7ffffff0 ? 1 : this.#serial + 1;
-    h[BAO.HEADER_SERIAL] = this.#serial;
-    h[BAO.HEADER_CANCEL] = 0;
-    return places;
   }
 
   /** Copies logits of output rows [first, first + rows) of the last step: [rows, vocabulary]. After a draw they are the processed ones. */
@@ -349,7 +369,7 @@ export class Runner implements Disposable {
   /** Time of each op kind over all steps since `profile(true)`, in nanoseconds; sampling included. */
   opTimes(): Map<number, { count: number; nanoseconds: number }> {
     const times = new Map<number, { count: number; nanoseconds: number }>(), { k } = this.device;
-    for (const s of [this.#forward, this.#sample]) {
+    for (const s of this.#streams) {
       for (let i = 0; i < k.streamOps(s.handle); i++) {
         const kind = k.streamOp(s.handle, i), t = times.get(kind) ?? { count: 0, nanoseconds: 0 };
         t.count++;
@@ -359,19 +379,26 @@ export class Runner implements Disposable {
     }
     return times;
   }
-  profile(on: boolean): void { for (const s of [this.#forward, this.#sample]) this.device.k.streamProfile(s.handle, on ? 1 : 0); }
+  get #streams(): Stream[] { return [this.#forward, this.#sample, ...(this.#masked ? [this.#masked.stream] : [])]; }
+  profile(on: boolean): void { for (const s of this.#streams) this.device.k.streamProfile(s.handle, on ? 1 : 0); }
   /** Ops of one forward step. */
   get opCount(): number { return this.device.k.streamOps(this.#forward.handle); }
   get kvPagesUsed(): number { return this.#stores.reduce((n, s) => n + s.allocator.used, 0); }
 
+  /** Ends what is under way, then frees everything. */
   dispose(): void {
     if (this.#disposed) return;
-    if (this.#running) throw new BaoError("runner_busy", "A step is running", "Await idle() before dispose().");
+    for (const s of this.#steps) {
+      if (!s) continue;
+      s.undrawn = false;
+      this.cancel(s);
+      while (!this.wait(s, WAIT_MS));
+    }
     this.#disposed = true;
     this.#resources.dispose();
   }
   [Symbol.dispose](): void { this.dispose(); }
 }
 
-const rowsOf = (e: BatchEntry): number => (e.ids === "next" ? 1 : e.ids.length);
-const GREEDY: Sampling = { temperature: 0, topK: 0, topP: 1, minP: 0, repetitionPenalty: 1, presencePenalty: 0, frequencyPenalty: 0, seed: 0, logitBias: new Map(), logprobs: -1 };
+/** A turn of this thread's event loop: messages, timers, signals. */
+export const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));

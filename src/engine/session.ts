@@ -1,9 +1,16 @@
-// One conversation's tokens on the device: prefill with prefix reuse, one decode step at a time, snapshots. Knows nothing of text.
-import { UsageError } from "../errors.ts";
+// One conversation's tokens on the device: prompts with prefix reuse, answers token by token, snapshots. Knows nothing of text.
+import { DisposedError, UsageError } from "../errors.ts";
 import type { Snapshot } from "../kv/sequence.ts";
 import { SNAPSHOTS } from "../model/estimate.ts";
 import type { Drawn, Sampling } from "../sample/params.ts";
-import type { Runner, Sequence } from "./runner.ts";
+import type { Sequence } from "./runner.ts";
+import type { Scheduler, Work } from "./scheduler.ts";
+
+/** How a prompt is answered: see `Work`. */
+export interface AnswerOptions extends Omit<Work, "sequence" | "ids" | "onPrefill"> {
+  /** Called after every step of the prompt with its tokens in the cache and their total. */
+  onPrefill?: ((done: number, total: number) => void) | undefined;
+}
 
 export interface PrefillOptions {
   signal?: AbortSignal | undefined;
@@ -24,7 +31,7 @@ export class Session implements Disposable {
   #snapshots: Snapshot[] = [];
   #disposed = false;
 
-  constructor(private readonly runner: Runner) { this.#sequence = runner.open(); }
+  constructor(private readonly scheduler: Scheduler) { this.#sequence = scheduler.runner.open(); }
 
   /** Tokens whose KV is in the cache. */
   get length(): number { return this.#sequence.pages.length; }
@@ -32,11 +39,47 @@ export class Session implements Disposable {
   get ids(): readonly number[] { return this.#sequence.ids; }
 
   /**
-   * Makes `ids` the session's whole content: reuses the longest prefix that is still reachable and runs the rest in chunks.
-   * Throws `context_length_exceeded` before any compute, `signal.reason` when aborted (the tokens of complete chunks stay).
+   * Makes `ids` the session's whole content (reusing the longest prefix that is still reachable, and running the rest in chunks), then draws tokens as
+   * the options say. Throws `context_length_exceeded` before any compute; `ended` throws what `Scheduler.run` does (the tokens of complete chunks stay).
    */
+  answer(ids: readonly number[], options: AnswerOptions = {}): { readonly reused: number; readonly ended: Promise<void> } {
+    this.#check(ids);
+    options.signal?.throwIfAborted();
+    this.scheduler.free(this.#sequence);
+    const reused = this.#reuse(ids);
+    // The place where this prompt leaves the former ones: an edited last turn comes back to it, when the window may have moved on. A prompt that
+    // merely comes again (one token to run) has its own end as a snapshot already.
+    if (ids.length - reused > 1) this.snapshot();
+    const ended = this.scheduler.run({
+      ...options, sequence: this.#sequence, ids: ids.slice(reused),
+      onPrefill: (done) => {
+        options.onPrefill?.(reused + done, ids.length);
+        if (reused + done === ids.length) this.snapshot();
+      },
+    });
+    return { reused, ended };
+  }
+  /** Ends the answer that is running, if any. */
+  stop(error: unknown): void { this.scheduler.stop(this.#sequence, error); }
+
+  /** `answer` without tokens, or with one. */
   async prefill(ids: readonly number[], options: PrefillOptions = {}): Promise<Prefilled> {
-    const { plan, config } = this.runner;
+    let drawn: Drawn | undefined;
+    const { reused, ended } = this.answer(ids, { sampling: options.sampling, signal: options.signal, limit: 1, onPrefill: options.onProgress, onToken: (d) => { drawn = d; return false; } });
+    await ended;
+    return { drawn, reused };
+  }
+  /** Runs the token drawn last and draws the next. Throws `context_length_exceeded` when the context is full, `signal.reason` when aborted. */
+  async next(sampling: Sampling, signal?: AbortSignal): Promise<Drawn> {
+    let drawn: Drawn | undefined;
+    await this.scheduler.run({ sequence: this.#sequence, ids: [], sampling, signal, limit: 1, onToken: (d) => { drawn = d; return false; } });
+    return drawn!;
+  }
+  /** No room for one more token. */
+  get full(): boolean { return this.length >= this.scheduler.runner.plan.context; }
+
+  #check(ids: readonly number[]): void {
+    const { plan, config } = this.scheduler.runner;
     if (ids.length === 0) throw new UsageError("empty_prompt", "The prompt has no tokens", "Give some text, or a BOS token.");
     if (ids.length > plan.context) {
       const most = config.contextLength;
@@ -46,34 +89,7 @@ export class Session implements Disposable {
     for (const id of ids) {
       if (!Number.isInteger(id) || id < 0 || id >= config.vocabulary) throw new UsageError("bad_token", `Token ${id} is not in the vocabulary of ${config.vocabulary}`);
     }
-    options.signal?.throwIfAborted();
-    const reused = this.#reuse(ids);
-    // The place where this prompt leaves the former ones: an edited last turn comes back to it, when the window may have moved on. A prompt that
-    // merely comes again (one token to run) has its own end as a snapshot already.
-    if (ids.length - reused > 1) this.snapshot();
-    const cancelled = (): boolean => options.signal?.aborted ?? false;
-    let drawn: Drawn | undefined;
-    for (let at = reused; at < ids.length; at += plan.chunk) {
-      const chunk = ids.slice(at, at + plan.chunk), last = at + chunk.length === ids.length;
-      const sampling = last ? options.sampling : undefined;
-      const result = await this.runner.run([{ sequence: this.#sequence, ids: chunk, logits: sampling ? "last" : "none", ...(sampling ? { sampling } : {}) }], cancelled);
-      if (result === "cancelled") throw options.signal!.reason;
-      drawn = result[0]!.drawn;
-      options.onProgress?.(at + chunk.length, ids.length);
-      options.signal?.throwIfAborted();
-    }
-    this.snapshot();
-    return { drawn, reused };
   }
-
-  /** Runs the token drawn last and draws the next. Throws `context_length_exceeded` when the context is full, `signal.reason` when aborted. */
-  async next(sampling: Sampling, signal?: AbortSignal): Promise<Drawn> {
-    const result = await this.runner.run([{ sequence: this.#sequence, ids: "next", logits: "last", sampling }], () => signal?.aborted ?? false);
-    if (result === "cancelled") throw signal!.reason;
-    return result[0]!.drawn!;
-  }
-  /** Room for one more token. */
-  get full(): boolean { return this.length >= this.runner.plan.context; }
 
   /** Remembers the present length, so that a later prompt with the same beginning can go on from here. */
   snapshot(): void {
@@ -121,8 +137,9 @@ export class Session implements Disposable {
   dispose(): void {
     if (this.#disposed) return;
     this.#disposed = true;
+    this.stop(new DisposedError("Session"));
     this.reset();
-    this.runner.close(this.#sequence);
+    this.scheduler.runner.close(this.#sequence);
   }
   [Symbol.dispose](): void { this.dispose(); }
 }

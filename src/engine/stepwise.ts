@@ -32,13 +32,16 @@ export class StepwiseForward implements Disposable {
   }
   enter(layer: number): void { this.#layer = layer; }
 
-  /** Reports the outputs of a stream that has just run. */
-  inspect(stream: Stream, rows: number, outputs: number): void {
-    const op = this.#ops[this.streams.indexOf(stream)];
-    if (!op) return;
-    this.report({
-      layer: op.layer, op: op.op,
-      outputs: op.writes.filter((v) => v.dtype === "f32").map((view) => ({ view, values: view.readF32(view.rowsOf === "step" ? rows : outputs) })),
+  /** Runs a filled slot op by op, and reports each op's outputs before the next one overwrites them. Blocks this thread. */
+  run(slot: number, rows: number, outputs: number): void {
+    this.streams.forEach((stream, i) => {
+      stream.submit(slot);
+      while (stream.wait(slot, 1000) === "pending");
+      const { layer, op, writes } = this.#ops[i]!;
+      this.report({
+        layer, op,
+        outputs: writes.filter((v) => v.dtype === "f32").map((view) => ({ view, values: view.readF32(view.rowsOf === "step" ? rows : outputs) })),
+      });
     });
   }
   dispose(): void { for (const s of this.streams) s.dispose(); }

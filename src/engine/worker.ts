@@ -73,7 +73,7 @@ async function answer(request: number, call: Call, signal: AbortSignal): Promise
       l.disposing = true;
       wake(l);
       while (l.running > 0) await new Promise<void>((resolve) => l.waiting.push(resolve));
-      await l.model.runner.idle();
+      await l.model.scheduler.idle();
       for (const h of l.sessions.values()) h.session.dispose();
       models.delete(call.model);
       l.model.dispose();

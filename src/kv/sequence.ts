@@ -25,13 +25,13 @@ export class SequencePages {
     this.#tables = new Map(stores.map((s) => [s.kind.table, new Int32Array(new ArrayBuffer(pagesFor(maxTokens) * 4)).fill(-1)]));
   }
 
-  /** Makes pages for positions [length, length + tokens). A partial page that others share is copied first. All or nothing. */
-  reserve(tokens: number): void {
-    const taken: [KvStore, number][] = [];
+  /** Makes pages for `tokens` positions from length + `ahead` on: `ahead` tokens are being written. A partial page that others share is copied first. All or nothing. */
+  reserve(tokens: number, ahead = 0): void {
+    const taken: [KvStore, number][] = [], start = this.length + ahead;
     try {
       for (const s of this.stores) {
         const table = this.#table(s);
-        const partial = Math.trunc(this.length / PAGE_TOKENS), inPage = this.length % PAGE_TOKENS;
+        const partial = Math.trunc(start / PAGE_TOKENS), inPage = start % PAGE_TOKENS;
         if (inPage > 0 && table[partial]! >= 0 && s.allocator.shared(table[partial]!)) {
           const copy = s.allocator.take();
           try {
@@ -43,7 +43,7 @@ export class SequencePages {
           s.allocator.release(table[partial]!);
           this.#set(s, partial, copy);
         }
-        for (let i = partial; i < pagesFor(this.length + tokens); i++) {
+        for (let i = partial; i < pagesFor(start + tokens); i++) {
           if (table[i]! >= 0) continue;
           this.#set(s, i, s.allocator.take());
           taken.push([s, i]);
