@@ -6,7 +6,7 @@ import { EXIT_MEANINGS } from "../src/cli/failure.ts";
 
 const root = join(import.meta.dir, "..");
 const target = join(root, "docs/cli.md");
-const COMMANDS = ["", "generate", "chat", "tokenize", "perplexity", "inspect", "bench", "convert"];
+const COMMANDS = ["", "generate", "chat", "serve", "tokenize", "perplexity", "inspect", "bench", "convert"];
 
 const CONVENTIONS = `Text, ids and JSON go to standard output; notes, progress, statistics and errors go to standard error. \`--json\` prints one JSON document, in
 which no character can move a terminal's cursor. On a terminal, control characters that a model writes are shown and not obeyed; pipes get its
@@ -19,7 +19,7 @@ process at once. When the reader of standard output goes away, the program ends 
 
 A prompt that is piped in loses one newline at its end. An error is one line, \`bao: what happened\`, mostly followed by \`hint: what to do\`.
 
-\`bao generate\`, \`chat\`, \`perplexity\`, \`bench\` and \`convert\` build the CPU kernel library with \`make cpu\` when there is none.`;
+\`bao generate\`, \`chat\`, \`serve\`, \`perplexity\`, \`bench\` and \`convert\` build the CPU kernel library with \`make cpu\` when there is none.`;
 
 function help(command: string): string {
   const { stdout, exitCode, stderr } = Bun.spawnSync([process.execPath, join(root, "src/cli/bao.ts"), ...(command === "" ? [] : [command]), "--help"], { stdin: "ignore", env: { PATH: process.env["PATH"] ?? "" } });

@@ -6,6 +6,7 @@ interface Variable { readonly type: "path" | "flag" | "text"; readonly descripti
 export const VARIABLES = {
   BAO_KERNELS: { type: "path", description: "Folder that holds the kernel libraries (default: build/ of the package)" },
   BAO_TRACE: { type: "flag", description: "1 = count and time FFI calls, submits and waits, and print time per op at the end" },
+  BAO_API_KEY: { type: "text", description: "Key that requests to bao serve must carry" },
   CXX: { type: "text", description: "C++ compiler that builds a missing CPU library (default: g++, c++ or clang++)" },
   NO_COLOR: { type: "flag", description: "Any value = no colours" },
   FORCE_COLOR: { type: "flag", description: "1 = colours even when the output is no terminal" },
@@ -16,6 +17,7 @@ export const VARIABLES = {
 export const env: { readonly [K in keyof typeof VARIABLES]: string | undefined } = {
   get BAO_KERNELS() { return process.env["BAO_KERNELS"] || undefined; },
   get BAO_TRACE() { return flag("BAO_TRACE"); },
+  get BAO_API_KEY() { return process.env["BAO_API_KEY"] || undefined; },
   get CXX() { return process.env["CXX"] || undefined; },
   // no-color.org: present and not empty, whatever the value.
   get NO_COLOR() { return process.env["NO_COLOR"] || undefined; },

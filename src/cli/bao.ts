@@ -14,6 +14,7 @@ interface CommandFile { builder(y: Argv): Argv; run(args: never): Promise<void> 
 const COMMANDS: readonly { readonly name: string; readonly arguments: string; readonly description: string; readonly load: () => Promise<CommandFile> }[] = [
   { name: "generate", arguments: "", description: "Answer one prompt", load: () => import("./generate.ts") },
   { name: "chat", arguments: "", description: "Talk with a model", load: () => import("./chat.ts") },
+  { name: "serve", arguments: "", description: "Serve a model over OpenAI's HTTP API", load: () => import("./serve.ts") },
   { name: "tokenize", arguments: "", description: "Turn texts into token ids", load: () => import("./tokenize.ts") },
   { name: "perplexity", arguments: "", description: "Measure how well a model predicts a text", load: () => import("./perplexity.ts") },
   { name: "inspect", arguments: " <file>", description: "Show what a GGUF file holds and what it would take", load: () => import("./inspect.ts") },
@@ -41,6 +42,7 @@ Examples:
   bao generate                              a story from the embedded model
   bao generate -m gemma.gguf -p "Hello"     one answer
   bao chat -m gemma.gguf                    a conversation
+  bao serve -m gemma.gguf                   OpenAI's API, and a page to try it
   bao inspect gemma.gguf                    what is in a file, and the memory it takes`;
 
 function epilog(): string {

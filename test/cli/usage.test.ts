@@ -20,7 +20,7 @@ describe("help", () => {
     for (const name of Object.keys(VARIABLES)) expect(stdout).toContain(`\n  ${name} `);
     for (const exit of [0, 1, 2, 3, 4, 130]) expect(stdout).toMatch(new RegExp(`\\n  ${exit} +\\w`));
   });
-  test.each(["generate", "chat", "tokenize", "perplexity", "inspect", "convert"])("bao %s --help shows examples first", async (command) => {
+  test.each(["generate", "chat", "serve", "tokenize", "perplexity", "inspect", "convert"])("bao %s --help shows examples first", async (command) => {
     const { code, stdout } = await bao([command, "--help"]);
     expect(code).toBe(0);
     expect(stdout).toMatch(new RegExp(`^bao ${command}`));
