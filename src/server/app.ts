@@ -1,5 +1,4 @@
 // The HTTP application: routes, key, cross-origin rules, body limit, errors. `app.fetch` runs on any host that speaks Request and Response.
-import { basename } from "node:path";
 import { Hono, type Context } from "hono";
 import { bodyLimit } from "hono/body-limit";
 import { cors } from "hono/cors";
@@ -9,6 +8,7 @@ import { CHAT_FIELDS, chatCompletion, chatEvents, parseChat } from "./chat.ts";
 import { completion, completionEvents, COMPLETION_FIELDS, parseCompletion } from "./completions.ts";
 import { ApiError, apiError, errorBody, errorResponse, type FieldNames } from "./errors.ts";
 import { Metrics } from "./metrics.ts";
+import { modelName } from "./name.ts";
 import { pageResponse } from "./page.ts";
 import { RESPONSES_FIELDS, parseResponses } from "./responses-request.ts";
 import { response, responseEvents } from "./responses.ts";
@@ -121,9 +121,6 @@ function requireKey(keys: readonly string[]) {
     return errorResponse(new ApiError(401, "invalid_api_key", "The API key is missing or wrong. Send it as Authorization: Bearer KEY.", null, { headers: { "WWW-Authenticate": "Bearer" } }));
   };
 }
-
-/** A file's name without its ending and its shard's number. */
-export function modelName(path: string): string { return basename(path).replace(/\.gguf$/i, "").replace(/-\d{5}-of-\d{5}$/, ""); }
 
 function requireModel(serving: Serving, name: string): void {
   if (name !== serving.name) throw new ApiError(404, "model_not_found", `The model ${JSON.stringify(name)} does not exist here; this server has ${JSON.stringify(serving.name)}.`, "model");
