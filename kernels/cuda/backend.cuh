@@ -45,21 +45,31 @@ void launch_cancel_check(Current* current, cudaStream_t stream);  // between the
 // ---- kv.cu
 void launch_page_copy(const PoolRef& pool, int32_t destination, int32_t source, int32_t tokens, cudaStream_t stream);
 
+// ---- relay.cu: `rows` rows of a quantised type, as a file has them, to the tiles of units.h.
+void launch_relay(int32_t dtype, const uint8_t* file, int64_t file_row_bytes, int32_t rows, int32_t columns, char* tiles, cudaStream_t stream);
+
 // ---- upload.cu: weights on their way to the device, through pinned staging, on a thread and a stream of their own.
 class Uploader {
  public:
   explicit Uploader(int32_t device) : device_(device) {}
   ~Uploader();
-  // `bytes` at source stay readable until the upload has ended. The destination holds bytes rounded up.
-  void add(char* destination, const uint8_t* source, int64_t bytes);
+  // What is uploaded: bytes as they are, or runs of rows that become tiles (a run fills whole tiles). The source stays readable until the upload has ended.
+  struct Job {
+    char* destination;
+    const uint8_t* source;
+    int64_t bytes;  // of a run
+    int64_t runs;
+    int32_t dtype, rows, columns;  // of a run; rows 0: no tiles
+    int64_t row_bytes, tile_bytes, run_bytes;
+  };
+  void add(const Job& job);
+  static constexpr int64_t staging_bytes = int64_t(16) << 20;
   // Whether all uploads have ended within the time; negative: no limit. The first failure of any is kept: ask error().
   bool wait(double timeout_ms);
   cudaError_t error();
 
  private:
-  struct Job { char* destination; const uint8_t* source; int64_t bytes; };
   void run();
-  static constexpr int64_t staging_bytes = int64_t(16) << 20;
 
   int32_t device_;
   std::mutex lock_;
@@ -124,6 +134,7 @@ class CudaBackend final : public Backend {
   bool virtual_memory_ = false, overlap_ = false, eager_ = false;
   cudaStream_t stream_ = nullptr;
   int32_t* stop_word_ = nullptr;  // pinned
+  uint32_t* tickets_ = nullptr;
   std::mutex lock_;
   std::vector<std::pair<Stream*, int32_t>> pending_;  // submits that nobody has seen the end of
   Uploader uploader_;

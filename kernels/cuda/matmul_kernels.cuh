@@ -14,6 +14,12 @@ __device__ __forceinline__ int32_t expert_at(const Tensor& ids, const WeightRef&
   return id >= 0 && id < w.experts ? id : -1;
 }
 
+template <int DT>
+__device__ __forceinline__ auto row_of(const WeightRef& w, int64_t expert, int32_t r) {
+  if constexpr (is_plain(DT)) return w.row(expert, r);
+  else return unit_row(w, expert, r);
+}
+
 // One warp a row of the weight, R rows of x. Lanes take units in turn; sums over lanes by butterflies: one order for any shape.
 template <int DT, bool INT8, int R>
 __global__ void __launch_bounds__(vector_warps * 32) vector_kernel(const StepRef* step, Product p) {
@@ -26,7 +32,7 @@ __global__ void __launch_bounds__(vector_warps * 32) vector_kernel(const StepRef
                                : Target{item * R, 0, min(R, rows - item * R), 0};
     float sum[R] = {};
     if (t.expert >= 0) {
-      const uint8_t* w = p.w.row(t.expert, p.row_offset + j);
+      auto w = row_of<DT>(p.w, t.expert, p.row_offset + j);
       if constexpr (is_plain(DT)) {
         const float* x[R];
 #pragma unroll
@@ -113,7 +119,7 @@ __global__ void __launch_bounds__(256) tile_kernel(const StepRef* step, Product 
   int32_t tx = tid & 15, ty = tid >> 4, load_row = tid >> 2, part = tid & 3;
   if (known) {
     int32_t j = j0 + load_row;
-    const uint8_t* w = p.w.row(expert, p.row_offset + (j < p.rows_of_w ? j : 0));
+    auto w = row_of<DT>(p.w, expert, p.row_offset + (j < p.rows_of_w ? j : 0));
     int32_t r = source_row[load_row], slot = source_slot[load_row];
     const float* x = INT8 ? nullptr : p.x.row(r < 0 ? 0 : r, slot);
     int64_t at = INT8 ? p.x.packed(r < 0 ? 0 : r, slot) : 0;

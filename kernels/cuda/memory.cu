@@ -4,6 +4,7 @@
 
 #include "../common/dequantize.h"
 #include "backend.cuh"
+#include "units.h"
 
 namespace bao {
 namespace {
@@ -200,9 +201,23 @@ int32_t CudaBackend::weight_made(Weight& weight, const uint8_t* source, const ch
   enter();
   auto state = std::make_unique<DeviceBytes>();
   WeightRef& ref = weight.ref;
-  bool vector = !weight.vector.empty(), matrix = source && weight.use != BAO_USE_VECTOR;
+  bool vector = !weight.vector.empty(), matrix = source && weight.use != BAO_USE_VECTOR, tiled = matrix && !is_plain(ref.dtype);
+  Uploader::Job job{nullptr, source, ref.expert_bytes * ref.experts, 1, ref.dtype, 0, ref.columns, ref.row_bytes, 0, 0};
+  if (tiled) {
+    job.tile_bytes = tile_shape(ref.dtype, ref.columns).bytes;
+    if (job.row_bytes * tile_rows > Uploader::staging_bytes) {
+      return fail(BAO_UNSUPPORTED, 6, f, "%d rows of %d columns exceed %lld bytes", tile_rows, ref.columns, static_cast<long long>(Uploader::staging_bytes));
+    }
+    // Experts of whole tiles are one run of rows.
+    bool whole = ref.rows % tile_rows == 0 && int64_t(ref.rows) * ref.experts <= INT32_MAX;
+    job.runs = whole ? 1 : ref.experts;
+    job.rows = whole ? ref.rows * ref.experts : ref.rows;
+    job.bytes = job.row_bytes * job.rows;
+    job.run_bytes = (int64_t(job.rows) + tile_rows - 1) / tile_rows * job.tile_bytes;
+    ref.row_bytes = job.tile_bytes / tile_rows;
+    ref.expert_bytes = (int64_t(ref.rows) + tile_rows - 1) / tile_rows * job.tile_bytes;
+  }
   int64_t values = vector ? (int64_t(weight.vector.size()) * 4 + 255) / 256 * 256 : 0, bytes = matrix ? ref.expert_bytes * ref.experts : 0;
-  // Kernels may read up to a block beyond the last row.
   if (cudaMalloc(&state->data, size_t(values + bytes + 256)) != cudaSuccess) {
     cudaGetLastError();
     state->data = nullptr;
@@ -214,9 +229,9 @@ int32_t CudaBackend::weight_made(Weight& weight, const uint8_t* source, const ch
     ref.data = reinterpret_cast<const uint8_t*>(state->data);
   }
   if (matrix) {
-    // Today in the file's own layout: a re-laid one sets row_bytes and expert_bytes of ref here and gets loaders beside those in units.h.
-    ref.data = reinterpret_cast<const uint8_t*>(state->data + values);
-    uploader_.add(state->data + values, source, bytes);
+    job.destination = state->data + values;
+    ref.data = reinterpret_cast<const uint8_t*>(job.destination);
+    uploader_.add(job);
   }
   weight.state = std::move(state);
   return BAO_OK;

@@ -1,9 +1,10 @@
-// Weights on their way to the device: a thread copies file pages into pinned staging while the former piece is on the bus.
+// Weights on their way to the device: a thread copies file pages into pinned staging while the former piece is on the bus, or becomes tiles.
 #include <chrono>
 #include <csignal>
 #include <pthread.h>
 
 #include "backend.cuh"
+#include "units.h"
 
 namespace bao {
 
@@ -16,7 +17,7 @@ Uploader::~Uploader() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Uploader::add(char* destination, const uint8_t* source, int64_t bytes) {
+void Uploader::add(const Job& job) {
   std::lock_guard<std::mutex> hold(lock_);
   if (!thread_.joinable()) {
     // Signals are for the program's own threads, those apart that a thread causes itself: a file that shrinks is met by the host library.
@@ -32,7 +33,7 @@ void Uploader::add(char* destination, const uint8_t* source, int64_t bytes) {
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
-  jobs_.push_back(Job{destination, source, bytes});
+  jobs_.push_back(job);
   unfinished_++;
   work_.notify_one();
 }
@@ -56,7 +57,7 @@ void Uploader::run() {
   cudaError_t error = cudaSetDevice(device_);
   cudaStream_t stream = nullptr;
   cudaEvent_t copied[2] = {};
-  char* staging[2] = {};
+  char *staging[2] = {}, *raw[2] = {};  // raw: a piece of a file on the device, until it has become tiles
   auto check = [&error](cudaError_t now) {
     if (error == cudaSuccess) error = now;
   };
@@ -64,6 +65,7 @@ void Uploader::run() {
   for (int i = 0; i < 2; i++) {
     check(cudaEventCreateWithFlags(&copied[i], cudaEventDisableTiming));
     check(cudaMallocHost(&staging[i], size_t(staging_bytes)));
+    check(cudaMalloc(&raw[i], size_t(staging_bytes)));
   }
   int turn = 0;
   std::unique_lock<std::mutex> hold(lock_);
@@ -82,15 +84,34 @@ void Uploader::run() {
       check(cudaEventSynchronize(copied[turn]));
       used = 0;
     };
+    // A piece as large as fits, in units of `unit` bytes: to its place, or to the raw buffer.
+    auto send = [&](const uint8_t* source, int64_t bytes, int64_t unit, char* to) {
+      if (staging_bytes - used < unit) flush();
+      int64_t piece = std::min(bytes, (staging_bytes - used) / unit * unit);
+      std::memcpy(staging[turn] + used, source, size_t(piece));
+      check(cudaMemcpyAsync(to ? to : raw[turn] + used, staging[turn] + used, size_t(piece), cudaMemcpyHostToDevice, stream));
+      return piece;
+    };
+    auto advance = [&](int64_t piece) { used = std::min((used + piece + 255) / 256 * 256, staging_bytes); };
     for (const Job& job : jobs) {
-      for (int64_t at = 0; at < job.bytes && error == cudaSuccess;) {
-        if (used == staging_bytes) flush();
-        int64_t piece = std::min(job.bytes - at, staging_bytes - used);
-        std::memcpy(staging[turn] + used, job.source + at, size_t(piece));
-        check(cudaMemcpyAsync(job.destination + at, staging[turn] + used, size_t(piece), cudaMemcpyHostToDevice, stream));
-        at += piece;
-        used += piece;
-        if (used < staging_bytes) used = std::min((used + 255) / 256 * 256, staging_bytes);
+      if (job.rows == 0) {
+        for (int64_t at = 0; at < job.bytes && error == cudaSuccess;) {
+          int64_t piece = send(job.source + at, job.bytes - at, 1, job.destination + at);
+          advance(piece);
+          at += piece;
+        }
+        continue;
+      }
+      int64_t unit = job.row_bytes * tile_rows;
+      for (int64_t run = 0; run < job.runs; run++) {
+        for (int64_t at = 0; at < job.bytes && error == cudaSuccess;) {
+          int64_t piece = send(job.source + run * job.bytes + at, job.bytes - at, std::min(unit, job.bytes - at), nullptr);
+          launch_relay(job.dtype, reinterpret_cast<const uint8_t*>(raw[turn]) + used, job.row_bytes, int32_t(piece / job.row_bytes), job.columns,
+                       job.destination + run * job.run_bytes + at / unit * job.tile_bytes, stream);
+          check(cudaGetLastError());
+          advance(piece);
+          at += piece;
+        }
       }
     }
     flush();
@@ -104,6 +125,7 @@ void Uploader::run() {
   for (int i = 0; i < 2; i++) {
     if (copied[i]) cudaEventDestroy(copied[i]);
     if (staging[i]) cudaFreeHost(staging[i]);
+    if (raw[i]) cudaFree(raw[i]);
   }
   if (stream) cudaStreamDestroy(stream);
 }
