@@ -62,7 +62,8 @@ function valueAt(value: unknown, path: readonly PropertyKey[]): unknown {
 export async function jsonBody(request: Request): Promise<unknown> {
   const type = request.headers.get("content-type") ?? "";
   if (!/^application\/([\w.-]+\+)?json\b/i.test(type)) throw new ApiError(415, "unsupported_media_type", "Send the body as application/json.");
-  const text = await request.text();
+  // A body that stops in the middle has nobody left to be told.
+  const text = await request.text().catch(() => { throw new ApiError(499, "client_closed", "The client closed the connection."); });
   try {
     return JSON.parse(text) as unknown;
   } catch (e) {
