@@ -9,17 +9,19 @@ const src = join(import.meta.dir, "../src");
 
 /** What each folder may import from, besides itself. Files right under src/ stand for themselves. A folder that is missing here is an error. */
 const LEAF = ["errors.ts"];
-const BELOW_ENGINE = [...LEAF, "env.ts", "native", "gguf", "model", "kv", "sample", "grammar"];
-const ENGINE = [...BELOW_ENGINE, "tokenizer", "chat"];
+const BELOW_ENGINE = [...LEAF, "env.ts", "native", "gguf", "model", "kv", "sample"];
+const ENGINE = [...BELOW_ENGINE, "tokenizer", "chat", "structured", "hub"];
 const ALLOWED: Record<string, readonly string[]> = {
   "errors.ts": [], "env.ts": LEAF,
   gguf: LEAF, safetensors: LEAF, tokenizer: LEAF, chat: LEAF,
+  structured: [...LEAF, "chat", "tokenizer"],
   native: [...LEAF, "env.ts"],
-  kv: BELOW_ENGINE, sample: BELOW_ENGINE, grammar: BELOW_ENGINE, model: BELOW_ENGINE,
+  kv: BELOW_ENGINE, sample: BELOW_ENGINE, model: BELOW_ENGINE,
   engine: ENGINE,
   convert: [...ENGINE, "engine", "safetensors"],
   hub: [...LEAF, "env.ts", "gguf", "safetensors"],
-  "index.ts": [...ENGINE, "engine"],
+  "act.ts": [...ENGINE, "engine"],
+  "index.ts": [...ENGINE, "engine", "act.ts"],
   server: [...ENGINE, "engine", "index.ts", "hub"], adapters: [...ENGINE, "engine", "index.ts", "server"],
   cli: [...ENGINE, "engine", "index.ts", "convert", "safetensors", "server", "adapters", "hub"],
 };
@@ -61,7 +63,7 @@ test("every import names a file that exists, with its extension", () => {
   expect(edges.filter((e) => !files.includes(e.to) && !((e.to.startsWith("../") || e.to.endsWith(".html")) && existsSync(join(src, e.to)))).map((e) => `${e.from} -> ${e.to}`)).toEqual([]);
 });
 
-test("no back edges: cli, server, adapters, convert -> engine -> model, kv, sample, grammar -> native; leaves import errors only", () => {
+test("no back edges: cli, server, adapters, convert -> engine -> model, kv, sample, structured, hub -> native; leaves import errors only", () => {
   expect(edges.filter((e) => files.includes(e.to) && !allowed(e)).map((e) => `${e.from} -> ${e.to}`)).toEqual([]);
 });
 
@@ -79,9 +81,9 @@ test("only src/native reaches C", () => {
   expect([...outside].filter(([file, specifiers]) => specifiers.some((s) => s === "bun:ffi" || s === "bun:jsc") && place(file) !== "native").map(([file]) => file)).toEqual([]);
 });
 
-test("packages from outside stay at the edges: the engine and everything below it need none but the template and pre-tokenizer parsers", () => {
+test("packages from outside stay at the edges: the engine and everything below it need none but parsers of templates and texts, grammars, and the hub's client", () => {
   const packages = [...outside].flatMap(([file, specifiers]) => specifiers.filter((s) => !/^(node:|bun$|bun:)/.test(s)).map((s) => ({ place: place(file), name: s })));
-  expect(packages.filter((p) => !["cli", "server", "adapters"].includes(p.place) && !["chat: @huggingface/jinja", "tokenizer: @huggingface/tokenizers"].includes(`${p.place}: ${p.name}`)).map((p) => `${p.place}: ${p.name}`)).toEqual([]);
+  expect(packages.filter((p) => !["cli", "server", "adapters"].includes(p.place) && !["chat: @huggingface/jinja", "tokenizer: @huggingface/tokenizers", "structured: @mlc-ai/web-xgrammar", "hub: @huggingface/hub"].includes(`${p.place}: ${p.name}`)).map((p) => `${p.place}: ${p.name}`)).toEqual([]);
 });
 
 test("no cycles at run time", () => {

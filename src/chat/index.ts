@@ -2,7 +2,7 @@
 
 export type { TextPiece } from "./holders.ts";
 export type { Content, Message, TextPart, ToolCall, ToolInput, ToolSpec } from "./messages.ts";
-export { type Part, type PartOptions, PartStream, type TokenTexts } from "./parts.ts";
+export { type Dialect, dialectOf, type Part, type PartOptions, PartStream, type TokenTexts } from "./parts.ts";
 export {
   type ChatTemplate,
   createChatTemplate,
@@ -11,3 +11,4 @@ export {
   type RenderOptions,
   type SpecialTexts,
 } from "./template.ts";
+export { toolSpec } from "./tools.ts";

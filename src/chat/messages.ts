@@ -37,6 +37,8 @@ export interface ToolSpec {
   readonly name: string;
   readonly description?: string;
   readonly parameters?: Readonly<Record<string, unknown>>;
+  /** Refuse parameters that cannot be guaranteed, instead of leaving them to the model. Default false. */
+  readonly strict?: boolean;
 }
 
 /** A tool as written by a caller: ours, or the wrapped form of OpenAI's API. */

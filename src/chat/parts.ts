@@ -19,7 +19,7 @@ export interface TokenTexts {
 }
 
 /** The markers of one family. */
-interface Dialect {
+export interface Dialect {
   readonly thoughtOpen: string;
   readonly thoughtClose: string;
   /** A name and a newline follow the opening marker. */
@@ -54,6 +54,11 @@ const THINK: Dialect = {
   parse: parseJsonCall,
 };
 
+/** The markers that a vocabulary's models write; undefined for a vocabulary without any. */
+export function dialectOf(tokens: Pick<TokenTexts, "idOf">): Dialect | undefined {
+  return [GEMMA4, THINK].find(({ thoughtOpen, thoughtClose }) => tokens.idOf(thoughtOpen) !== undefined && tokens.idOf(thoughtClose) !== undefined);
+}
+
 export interface PartOptions {
   /** The prompt ended inside a thought. Default false. */
   inThought?: boolean;
@@ -81,7 +86,7 @@ export class PartStream {
     private readonly tokens: TokenTexts,
     { inThought = false, spelled = true }: PartOptions = {},
   ) {
-    this.dialect = [GEMMA4, THINK].find(({ thoughtOpen, thoughtClose }) => tokens.idOf(thoughtOpen) !== undefined && tokens.idOf(thoughtClose) !== undefined);
+    this.dialect = dialectOf(tokens);
     this.state = inThought ? "thought" : "text";
     const { dialect } = this;
     this.spellings =

@@ -23,15 +23,22 @@ function checkKey(key: string): string {
 
 const isObject = (value: unknown): value is Json => typeof value === "object" && value !== null && !Array.isArray(value);
 
+/** The declaration inside a tool, whichever way it is written. Throws UsageError unless its name is usable. */
+export function toolSpec(tool: ToolInput): ToolSpec {
+  const spec = "function" in tool ? tool.function : tool;
+  checkName(spec.name);
+  return spec;
+}
+
 /** One tool in OpenAI's wrapped form, with a schema in which every value has exactly one string `type` and nothing is null. */
 export function normaliseTool(tool: ToolInput): { type: "function"; function: Json } {
-  const spec: ToolSpec = "function" in tool ? tool.function : tool;
+  const spec = toolSpec(tool);
   const parameters = spec.parameters;
   if (parameters !== undefined && !isObject(parameters)) {
     throw new UsageError("tool_schema", `the parameters of ${JSON.stringify(spec.name)} are not a JSON schema object`, 'Pass { "type": "object", "properties": ... }.');
   }
   const schema = parameters === undefined ? {} : { parameters: normaliseSchema(parameters, parameters, 0) };
-  return { type: "function", function: { name: checkName(spec.name), description: spec.description ?? "", ...schema } };
+  return { type: "function", function: { name: spec.name, description: spec.description ?? "", ...schema } };
 }
 
 function normaliseSchema(input: unknown, root: Json, depth: number): Json {
