@@ -1,5 +1,5 @@
 // Matmuls with one weight for all rows: plain, grouped, gate/up with its activation, and the router's. Fused ops are sequences of launches.
-#include "matmul.h"
+#include "mma.cuh"
 
 namespace bao {
 namespace {
@@ -55,12 +55,8 @@ Activations launch_round(const Tensor& x, const Rounded& rounded, const Run& run
   return a;
 }
 
-// Until there are kernels for tensor cores.
-__attribute__((weak)) bool launch_mma(const Product&, const Run&) { return false; }
-
 void launch_product(const Product& p, const Run& run) {
   if (run.bound(p.dst) <= 0) return;
-  if ((p.ids.present() ? p.groups != nullptr : run.bound(p.dst) > decode_rows) && launch_mma(p, run)) return;
   if (p.x.q) launch_int8(p, run);
   else launch_exact(p, run);
 }
@@ -77,8 +73,10 @@ void multiply(const Tensor& dst, const WeightRef& w, int32_t first, int32_t coun
   launch_product(Product{out, w, x, first, count, Tensor{}, nullptr, 0}, run);
 }
 
-struct Matmul { MatmulArgs a; Rounded x; };
-void launch_matmul(const Matmul& m, const Run& run) { multiply(m.a.dst, m.a.w, 0, m.a.w.rows, launch_round(m.a.x, m.x, run), run); }
+struct Matmul { MatmulArgs a; Rounded x; Many many; };
+void launch_matmul(const Matmul& m, const Run& run) {
+  if (!launch_many(m.a, m.many, run)) multiply(m.a.dst, m.a.w, 0, m.a.w.rows, launch_round(m.a.x, m.x, run), run);
+}
 
 // At most two roundings of one x among the members: one each.
 struct Roundings { Rounded by[3]; };
@@ -102,16 +100,18 @@ struct Rounders {
   }
 };
 
-struct Group { MatmulGroupArgs a; Roundings x; };
+struct Group { MatmulGroupArgs a; Roundings x; Many many; };
 void launch_grouped(const Group& g, const Run& run) {
+  if (launch_many(g.a, g.many, run)) return;
   Rounders x(g.a.x, g.x, run);
   for (int i = 0; i < 3; i++) {
     if (g.a.w[i].present()) multiply(g.a.dst[i], g.a.w[i], 0, g.a.w[i].rows, x.by[rounding_of(g.a.w[i], g.a.fast)], run);
   }
 }
 
-struct Glu { MatmulGluArgs a; Roundings x; int64_t gate, up; };
+struct Glu { MatmulGluArgs a; Roundings x; int64_t gate, up; Many many; };
 void launch_matmul_glu(const Glu& g, const Run& run) {
+  if (launch_many(g.a, g.many, run)) return;
   Rounders x(g.a.x, g.x, run);
   int32_t n = int32_t(g.a.dst.columns());
   Tensor gate = run.scratch_tensor(g.gate, g.a.dst, 1, n), up = run.scratch_tensor(g.up, g.a.dst, 1, n), dst = g.a.dst;
@@ -133,16 +133,16 @@ void launch_router(const Router& m, const Run& run) {
 
 namespace cuda {
 
-void matmul(Builder& b, const MatmulArgs& a) { stage<Matmul, launch_matmul>(b, Matmul{a, reserve_rounded(b, a.x, rounding_of(a.w, a.fast))}); }
+void matmul(Builder& b, const MatmulArgs& a) { stage<Matmul, launch_matmul>(b, Matmul{a, reserve_rounded(b, a.x, rounding_of(a.w, a.fast)), record_many(b, a)}); }
 
 void matmul_group(Builder& b, const MatmulGroupArgs& a) {
   const WeightRef* w[3] = {&a.w[0], &a.w[1], &a.w[2]};
-  stage<Group, launch_grouped>(b, Group{a, reserve_roundings(b, a.x, w, 3, a.fast)});
+  stage<Group, launch_grouped>(b, Group{a, reserve_roundings(b, a.x, w, 3, a.fast), record_many(b, a)});
 }
 
 void matmul_glu(Builder& b, const MatmulGluArgs& a) {
   const WeightRef* w[2] = {&a.gate, &a.up};
-  Glu g{a, reserve_roundings(b, a.x, w, 2, a.fast), 0, 0};
+  Glu g{a, reserve_roundings(b, a.x, w, 2, a.fast), 0, 0, record_many(b, a)};
   int64_t bytes = int64_t(a.dst.d0) * a.dst.columns() * 4;
   g.gate = b.reserve_scratch(bytes);
   g.up = b.reserve_scratch(bytes);

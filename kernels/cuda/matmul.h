@@ -42,11 +42,6 @@ void launch_product(const Product& product, const Run& run);  // dispatch over t
 void launch_exact(const Product& product, const Run& run);    // f32 activations (matmul_f32.cu)
 void launch_int8(const Product& product, const Run& run);     // int8 activations (matmul_int8.cu)
 
-// Tensor cores (mma*.cu), asked first for every product of more than 16 rows (or of grouped pairs); false: a shape that they do not serve, nothing was
-// launched. x.f32 always holds the rows as f32 (already rounded to bf16 where the precision is bf16); x.q and x.d are there when the precision is int8.
-bool launch_mma(const Product& product, const Run& run);
-constexpr int32_t decode_rows = 16;
-
 // moe.cu: groups of pairs by expert. Layout of `groups`: [0] tiles; [1 ... tiles] of (expert, first, count) from word 4 on; then the order of pairs.
 struct GroupLayout {
   int64_t tiles_at, order_at, counts_at, cursor_at, words;

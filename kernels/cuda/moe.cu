@@ -1,6 +1,6 @@
 // Expert ops: top-k of a softmax, matmuls with a weight per (row, slot), weighted sum over slots. Many pairs are grouped by expert on the device.
 #include "../common/sample_mass.h"
-#include "matmul.h"
+#include "mma.cuh"
 
 namespace bao {
 namespace {
@@ -162,16 +162,16 @@ void multiply(const Tensor& dst, const WeightRef& w, int32_t first, int32_t coun
   launch_product(Product{dst, w, x, first, count, ids, g.groups, g.most_tiles}, run);
 }
 
-struct Moe { MoeMatmulArgs a; Rounded x; int64_t groups; };
+struct Moe { MoeMatmulArgs a; Rounded x; int64_t groups; Many many; };
 void launch_moe(const Moe& m, const Run& run) {
-  if (run.bound(m.a.dst) <= 0) return;
+  if (run.bound(m.a.dst) <= 0 || launch_many(m.a, m.many, run)) return;
   Activations x = launch_round(m.a.x, m.x, run);
   multiply(m.a.dst, m.a.w, 0, m.a.w.rows, x, m.a.ids, grouped(m.a.ids, m.a.w.experts, m.groups, run), run);
 }
 
-struct MoeGlu { MoeMatmulGluArgs a; Rounded gate_x, up_x; int64_t groups, gate, up; };
+struct MoeGlu { MoeMatmulGluArgs a; Rounded gate_x, up_x; int64_t groups, gate, up; Many many; };
 void launch_moe_glu(const MoeGlu& m, const Run& run) {
-  if (run.bound(m.a.dst) <= 0) return;
+  if (run.bound(m.a.dst) <= 0 || launch_many(m.a, m.many, run)) return;
   int32_t n = m.a.dst.d2, k = m.a.ids.d2;
   const WeightRef& w = m.a.up.present() ? m.a.up : m.a.gate;
   Activations gate_x = launch_round(m.a.x, m.gate_x, run), up_x = m.up_x.rounding < 0 ? gate_x : launch_round(m.a.x, m.up_x, run);
@@ -182,9 +182,9 @@ void launch_moe_glu(const MoeGlu& m, const Run& run) {
   launch_glu(GluArgs{m.a.dst, gate, up, m.a.activation}, run);
 }
 
-struct MoeMatmulSum { MoeMatmulSumArgs a; Rounded x; int64_t groups, parts; };
+struct MoeMatmulSum { MoeMatmulSumArgs a; Rounded x; int64_t groups, parts; Many many; };
 void launch_matmul_sum(const MoeMatmulSum& m, const Run& run) {
-  if (run.bound(m.a.dst) <= 0) return;
+  if (run.bound(m.a.dst) <= 0 || launch_many(m.a, m.many, run)) return;
   Activations x = launch_round(m.a.x, m.x, run);
   Tensor parts = run.scratch_tensor(m.parts, m.a.dst, m.a.ids.d2, m.a.w.rows);
   multiply(parts, m.a.w, 0, m.a.w.rows, x, m.a.ids, grouped(m.a.ids, m.a.w.experts, m.groups, run), run);
@@ -199,12 +199,12 @@ void topk_softmax(Builder& b, const TopkSoftmaxArgs& a) { stage<TopkSoftmaxArgs,
 void moe_sum(Builder& b, const MoeSumArgs& a) { stage<MoeSumArgs, launch_moe_sum>(b, a); }
 
 void moe_matmul(Builder& b, const MoeMatmulArgs& a) {
-  stage<Moe, launch_moe>(b, Moe{a, reserve_rounded(b, a.x, rounding_of(a.w, a.fast)), reserve_groups(b, a.ids, a.w.experts)});
+  stage<Moe, launch_moe>(b, Moe{a, reserve_rounded(b, a.x, rounding_of(a.w, a.fast)), reserve_groups(b, a.ids, a.w.experts), record_many(b, a)});
 }
 
 void moe_matmul_glu(Builder& b, const MoeMatmulGluArgs& a) {
   int32_t gate = rounding_of(a.gate, a.fast), up = a.up.present() ? rounding_of(a.up, a.fast) : gate;
-  MoeGlu m{a, reserve_rounded(b, a.x, gate), {0, 0, -1}, reserve_groups(b, a.ids, a.gate.experts), 0, 0};
+  MoeGlu m{a, reserve_rounded(b, a.x, gate), {0, 0, -1}, reserve_groups(b, a.ids, a.gate.experts), 0, 0, record_many(b, a)};
   if (up != gate) m.up_x = reserve_rounded(b, a.x, up);
   int64_t bytes = int64_t(a.dst.d0) * a.dst.columns() * 4;
   m.gate = b.reserve_scratch(bytes);
@@ -213,8 +213,8 @@ void moe_matmul_glu(Builder& b, const MoeMatmulGluArgs& a) {
 }
 
 void moe_matmul_sum(Builder& b, const MoeMatmulSumArgs& a) {
-  MoeMatmulSum m{a, reserve_rounded(b, a.x, rounding_of(a.w, a.fast)), reserve_groups(b, a.ids, a.w.experts), 0};
-  m.parts = b.reserve_scratch(int64_t(a.dst.d0) * a.ids.d2 * a.w.rows * 4);
+  MoeMatmulSum m{a, reserve_rounded(b, a.x, rounding_of(a.w, a.fast)), reserve_groups(b, a.ids, a.w.experts), 0, record_many(b, a)};
+  m.parts = m.many.on ? m.many.parts : b.reserve_scratch(int64_t(a.dst.d0) * a.ids.d2 * a.w.rows * 4);
   stage<MoeMatmulSum, launch_matmul_sum>(b, m);
 }
 
