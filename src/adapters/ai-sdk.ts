@@ -1,7 +1,7 @@
 // A loaded model as a language model of the Vercel AI SDK (specification V4), in this process, without HTTP. Types of @ai-sdk/provider only: nothing of it
 // runs here. What the SDK asks for and the engine has not becomes a warning, as the SDK wants it; what would lose a part of the prompt is refused.
 import type {
-  LanguageModelV4, LanguageModelV4CallOptions, LanguageModelV4Content, LanguageModelV4FinishReason, LanguageModelV4GenerateResult, LanguageModelV4StreamPart, LanguageModelV4Usage, SharedV4Warning,
+  EmbeddingModelV4, LanguageModelV4, LanguageModelV4CallOptions, LanguageModelV4Content, LanguageModelV4FinishReason, LanguageModelV4GenerateResult, LanguageModelV4StreamPart, LanguageModelV4Usage, SharedV4Warning,
 } from "@ai-sdk/provider";
 import type { FinishReason, GenerateOptions, Prompt, StreamPart, Usage } from "../engine/generate.ts";
 import { BaoError } from "../errors.ts";
@@ -12,6 +12,12 @@ import { toMessages } from "./ai-sdk-prompt.ts";
 export interface AdaptedModel {
   readonly info: { readonly path: string };
   generate(prompt: Prompt, options?: GenerateOptions): AsyncIterable<StreamPart>;
+}
+
+/** The same for embeddings. */
+export interface EmbeddingSource {
+  readonly info: { readonly path: string };
+  embed(inputs: readonly string[], options?: { signal?: AbortSignal }): Promise<readonly { readonly vector: Float32Array; readonly tokens: number }[]>;
 }
 
 /** Settings of ours that the SDK has no name for: `providerOptions: { bao: { ... } }`. */
@@ -43,6 +49,20 @@ export function languageModel(model: AdaptedModel, modelId: string = modelName(m
           // Leaving the generation's loop ends its work.
           async cancel() { await parts.return(); },
         }),
+      };
+    },
+  };
+}
+
+/** An embedding model for `embed` and `embedMany`: vectors of length 1. The model stays the caller's. */
+export function embeddingModel(model: EmbeddingSource, modelId: string = modelName(model.info.path)): EmbeddingModelV4 {
+  return {
+    specificationVersion: "v4", provider: "bao", modelId, maxEmbeddingsPerCall: undefined, supportsParallelCalls: true,
+    async doEmbed({ values, dimensions, abortSignal }) {
+      const made = await model.embed(values, abortSignal ? { signal: abortSignal } : {});
+      return {
+        embeddings: made.map((m) => [...m.vector]), usage: { tokens: made.reduce((n, m) => n + m.tokens, 0) },
+        warnings: dimensions === undefined ? [] : [{ type: "unsupported", feature: "dimensions", details: "Vectors have the model's own size." }],
       };
     },
   };

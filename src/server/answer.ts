@@ -10,6 +10,7 @@ export interface ServedModel {
   readonly info: Pick<ModelInfo, "path" | "name" | "architecture" | "contextLength" | "vocabulary"> & { readonly plan: Pick<ModelInfo["plan"], "context" | "sequences"> };
   generate(prompt: Prompt, options?: GenerateOptions): AsyncIterable<StreamPart>;
   detokenize(ids: readonly number[], options?: { special?: boolean }): Promise<string>;
+  embed?(inputs: readonly (string | { readonly ids: readonly number[] })[], options?: { signal?: AbortSignal }): Promise<readonly { readonly vector: Float32Array; readonly tokens: number }[]>;
 }
 
 /** What all handlers share. */

@@ -6,6 +6,7 @@ import { Admission } from "./admission.ts";
 import type { ServedModel, Serving } from "./answer.ts";
 import { CHAT_FIELDS, chatCompletion, chatEvents, parseChat } from "./chat.ts";
 import { completion, completionEvents, COMPLETION_FIELDS, parseCompletion } from "./completions.ts";
+import { EMBEDDING_FIELDS, embeddings, parseEmbedding } from "./embeddings.ts";
 import { ApiError, apiError, errorBody, errorResponse, type FieldNames } from "./errors.ts";
 import { Metrics } from "./metrics.ts";
 import { modelName } from "./name.ts";
@@ -34,16 +35,15 @@ export interface AppOptions {
   onRequest?: (r: { method: string; path: string; status: number; ms: number }) => void;
 }
 
-type Events<R> = (serving: Serving, r: R, signal: AbortSignal) => AsyncGenerator<string, void>;
 /** An endpoint that answers with one object, or with events when the request says `stream`. */
 interface Endpoint<R extends { model?: string | undefined; stream?: boolean | undefined }> {
   readonly fields: FieldNames;
   parse(body: unknown): R;
   whole(serving: Serving, r: R, signal: AbortSignal): Promise<object>;
-  events: Events<R>;
-  /** What a stream sends when it fails after its beginning. */
-  failure(e: ApiError): string;
+  /** Absent where nothing is streamed. `failure`: what is sent when it fails after its beginning. */
+  readonly stream?: { events(serving: Serving, r: R, signal: AbortSignal): AsyncGenerator<string, void>; failure(e: ApiError): string };
 }
+const dataOnly = (e: ApiError): string => event(errorBody(e));
 
 const gone = (): ApiError => new ApiError(499, "client_closed", "The client closed the connection.");
 
@@ -72,14 +72,16 @@ export function createApp(model: ServedModel, options: AppOptions = {}): Hono {
   app.get("/v1/models", (c) => c.json({ object: "list", data: [modelObject(serving)] }));
   app.get("/v1/models/:id{.+}", (c) => { requireModel(serving, c.req.param("id")); return c.json(modelObject(serving)); });
   app.post("/v1/chat/completions", endpoint(serving, {
-    fields: CHAT_FIELDS, parse: parseChat, whole: chatCompletion, events: chatEvents, failure: (e) => event(errorBody(e)),
+    fields: CHAT_FIELDS, parse: parseChat, whole: chatCompletion, stream: { events: chatEvents, failure: dataOnly },
   }));
   app.post("/v1/completions", endpoint(serving, {
-    fields: COMPLETION_FIELDS, parse: parseCompletion, whole: completion, events: completionEvents, failure: (e) => event(errorBody(e)),
+    fields: COMPLETION_FIELDS, parse: parseCompletion, whole: completion, stream: { events: completionEvents, failure: dataOnly },
   }));
   app.post("/v1/responses", endpoint(serving, {
-    fields: RESPONSES_FIELDS, parse: parseResponses, whole: response, events: responseEvents, failure: (e) => event({ type: "error", code: e.code, message: e.message, param: e.param }, "error"),
+    fields: RESPONSES_FIELDS, parse: parseResponses, whole: response,
+    stream: { events: responseEvents, failure: (e) => event({ type: "error", code: e.code, message: e.message, param: e.param }, "error") },
   }));
+  app.post("/v1/embeddings", endpoint(serving, { fields: EMBEDDING_FIELDS, parse: parseEmbedding, whole: embeddings }));
 
   app.notFound((c) => errorResponse(new ApiError(404, "unknown_url", `There is no ${c.req.method} ${c.req.path} here.`)));
   app.onError((e) => {
@@ -98,9 +100,10 @@ function endpoint<R extends { model?: string | undefined; stream?: boolean | und
     const end = new AbortController();
     const signal = AbortSignal.any([c.req.raw.signal, end.signal]);
     try {
-      if (!request.stream) return c.json(await of.whole(serving, request, signal));
-      return await sseResponse(of.events(serving, request, signal), {
-        keepAliveMs: serving.keepAliveMs, onCancel: () => end.abort(gone()), onError: (e) => of.failure(apiError(e, of.fields)),
+      if (!of.stream || !request.stream) return c.json(await of.whole(serving, request, signal));
+      const { events, failure } = of.stream;
+      return await sseResponse(events(serving, request, signal), {
+        keepAliveMs: serving.keepAliveMs, onCancel: () => end.abort(gone()), onError: (e) => failure(apiError(e, of.fields)),
       });
     } catch (e) {
       if (signal.aborted) return errorResponse(gone());

@@ -11,7 +11,7 @@ export class Metrics {
   readonly registry = new Registry();
   readonly #registers = [this.registry];
   readonly requests = new Counter({ name: "bao_http_requests_total", help: "Requests by route and status; 499 = the client went away", labelNames: ["route", "status"] as const, registers: this.#registers });
-  readonly #prompt = new Counter({ name: "bao_prompt_tokens_total", help: "Prompt tokens of finished answers, cached ones included", registers: this.#registers });
+  readonly #prompt = new Counter({ name: "bao_prompt_tokens_total", help: "Prompt tokens of finished answers, cached ones included, and of embeddings", registers: this.#registers });
   readonly #cached = new Counter({ name: "bao_cached_tokens_total", help: "Prompt tokens that were in the cache already", registers: this.#registers });
   readonly #completion = new Counter({ name: "bao_completion_tokens_total", help: "Tokens generated in finished answers", registers: this.#registers });
   readonly firstPart = new Histogram({ name: "bao_first_part_seconds", help: "From the request to an answer's first part, waiting included", buckets: FIRST_TOKEN, registers: this.#registers });
@@ -27,6 +27,7 @@ export class Metrics {
     gauge("process_resident_memory_bytes", "Resident memory of the process", () => process.memoryUsage.rss());
     gauge("process_uptime_seconds", "Seconds since the process started", () => process.uptime());
   }
+  promptTokens(n: number): void { this.#prompt.inc(n); }
   count(usage: Usage): void {
     this.#prompt.inc(usage.promptTokens);
     this.#cached.inc(usage.cachedTokens);

@@ -273,3 +273,30 @@ describe("responses", () => {
     expect([response.status, error.param]).toEqual([400, param]);
   });
 });
+
+describe("embeddings", () => {
+  const vector = Float32Array.from([0.5, -0.25, 1e-8]);
+  const embedding = (): ReturnType<typeof scripted> & { inputs: unknown[] } => {
+    const inputs: unknown[] = [];
+    return { ...scripted([]), inputs, embed: async (list) => { inputs.push(...list); return list.map(() => ({ vector, tokens: 2 })); } };
+  };
+  test("texts and ids, one or many, as numbers or as base64", async () => {
+    for (const [input, asked] of [["a", ["a"]], [["a", "b"], ["a", "b"]], [[1, 2], [{ ids: [1, 2] }]], [[[1], [2, 3]], [{ ids: [1] }, { ids: [2, 3] }]]] as const) {
+      const model = embedding();
+      const body = await (await caller(model).post("/v1/embeddings", { input })).json() as any;
+      expect(model.inputs).toEqual([...asked]);
+      expect(body.data.map((d: any) => [d.object, d.index, d.embedding])).toEqual(asked.map((_, i) => ["embedding", i, [...vector]]));
+      expect(body.usage).toEqual({ prompt_tokens: 2 * asked.length, total_tokens: 2 * asked.length });
+    }
+    const { data } = await (await caller(embedding()).post("/v1/embeddings", { input: "a", encoding_format: "base64" })).json() as any;
+    expect(data[0].embedding).toBe(Buffer.from(new Uint8Array(vector.buffer)).toString("base64"));
+  });
+  test.each([[{ input: "" }, "input"], [{ input: [] }, "input"], [{ input: [["x"]] }, "input"], [{ dimensions: 5 }, "dimensions"], [{ encoding_format: "hex" }, "encoding_format"], [{ input: undefined }, "input"]])("%j is refused", async (fields, param) => {
+    const response = await caller(embedding()).post("/v1/embeddings", { input: "a", ...fields });
+    expect([response.status, ((await response.json()) as any).error.param.split("[")[0]]).toEqual([400, param]);
+  });
+  test("a model without embeddings says so", async () => {
+    const response = await caller(scripted([])).post("/v1/embeddings", { input: "a" });
+    expect([response.status, ((await response.json()) as any).error.code]).toEqual([400, "unsupported_parameter"]);
+  });
+});
