@@ -53,6 +53,7 @@ help:
 	@echo "make             the CPU library ($(CPU_LIBRARY))"
 	@echo "make cuda        the CUDA library; needs nvcc"
 	@echo "make metal       the Metal library; needs the Xcode command line tools"
+	@echo "make metal-emulated  the Metal library on an emulated device, for tests on Linux; needs clang 19 and lld 19"
 	@echo "make demo        packages, CPU library, and a short text from the embedded model"
 	@echo "make test        packages, CPU library, and all tests"
 	@echo "make test-native the tests written in C++"
@@ -123,26 +124,93 @@ $(OBJ)/kernels/cuda/%.o: kernels/cuda/%.cu
 
 -include $(CUDA_OBJECTS:.o=.d)
 
+METAL_GENERATED := $(BUILD)/generated/metal_sources.inc
+METAL_FLAGS := -std=c++20 -O2 -fPIC -fvisibility=hidden -fobjc-arc -Wall -Wextra -Wno-unused-parameter -I$(dir $(METAL_GENERATED)) -MMD -MP
+METAL_OBJECTS := $(METAL_SOURCES:%.mm=$(OBJ)/%.o)
+METAL_FRONTEND := $(FRONTEND:%.cpp=$(OBJ)/%.o)
+
+# The kernels travel as text: every .metal file with what it includes.
+$(METAL_GENERATED): scripts/metal/embed.sh $(METAL_SHADERS) $(wildcard kernels/metal/*.h kernels/common/*.h)
+	@mkdir -p $(@D)
+	$(Q)sh scripts/metal/embed.sh $(METAL_SHADERS) > $@.part && mv $@.part $@
+
 ifeq ($(METAL_SOURCES),)
 metal:
 	@echo "metal: this tree has no Metal sources (kernels/metal/*.mm)" >&2; exit 1
 else ifneq ($(SYSTEM),Darwin)
 metal:
-	@echo "metal: the Metal library is built on macOS" >&2; exit 1
+	@echo "metal: the Metal library is built on macOS; make metal-emulated builds it against the emulated device of the tests" >&2; exit 1
 else
 metal: $(METAL_LIBRARY)
 endif
 
-METAL_OBJECTS := $(METAL_SOURCES:%.mm=$(OBJ)/%.o)
+$(METAL_LIBRARY): $(METAL_OBJECTS) $(METAL_FRONTEND)
+	@echo "link $@"
+	$(Q)$(CXX) $(LINK) -framework Metal -framework Foundation -o $@ $(METAL_OBJECTS) $(METAL_FRONTEND)
 
-$(METAL_LIBRARY): $(METAL_OBJECTS)
-	$(CXX) $(LINK) -framework Metal -framework Foundation -o $@ $(METAL_OBJECTS)
-
-$(OBJ)/kernels/metal/%.o: kernels/metal/%.mm $(METAL_SHADERS)
+$(OBJ)/kernels/metal/%.o: kernels/metal/%.mm $(METAL_GENERATED)
 	@mkdir -p $(@D)
-	$(CXX) $(CXXFLAGS) -std=c++20 -fPIC -fvisibility=hidden -fobjc-arc -Wall -Wextra -MMD -MP -c $< -o $@
+	@echo "compile $<"
+	$(Q)$(CXX) $(METAL_FLAGS) -c $< -o $@
 
 -include $(METAL_OBJECTS:.o=.d)
+
+# ---- the Metal library on an emulated device, for tests on Linux: the same sources, and test/metal/emulator in place of Apple's frameworks
+
+EMULATOR_CXX ?= clang++-19
+EMULATOR_SOURCE := test/metal/emulator
+EMULATED := $(BUILD)/metal-emulator
+EMULATOR_OBJECTS := $(patsubst %,$(EMULATED)/obj/%.o,$(basename $(wildcard $(EMULATOR_SOURCE)/executor/*.cpp $(EMULATOR_SOURCE)/objc/*.cpp $(EMULATOR_SOURCE)/objc/*.mm $(EMULATOR_SOURCE)/device/*.mm)))
+EMULATOR_REGISTER := $(EMULATED)/obj/$(EMULATOR_SOURCE)/objc/register.o
+EMULATOR_MSL := $(wildcard $(EMULATOR_SOURCE)/msl/*.ts $(EMULATOR_SOURCE)/msl/stdlib/*.h) $(EMULATOR_SOURCE)/executor/abi.h
+OBJC := -fblocks -fobjc-runtime=macosx-11 -I$(EMULATOR_SOURCE)/apple -Wno-nonnull -Wno-nullability-completeness
+EMULATOR_FLAGS := -std=c++17 -O2 -g -fPIC -Wall -MMD -MP -I$(EMULATOR_SOURCE)
+EMULATED_OBJECTS := $(METAL_SOURCES:%.mm=$(EMULATED)/obj/%.o)
+
+.PHONY: metal-emulated test-metal
+ifeq ($(shell command -v $(EMULATOR_CXX) 2>/dev/null),)
+metal-emulated:
+	@echo "metal-emulated: $(EMULATOR_CXX) was not found: install clang 19 and lld 19 (Debian: clang-19 lld-19)" >&2; exit 1
+else
+metal-emulated: $(EMULATED)/libmetal_kernels.so
+endif
+
+# Translated kernels are kept beside the library; a changed translator makes them anew.
+$(EMULATED)/libmetal_emulator.so: $(EMULATOR_OBJECTS) $(EMULATOR_REGISTER)
+	@echo "link $@"
+	$(Q)$(EMULATOR_CXX) -shared -fuse-ld=lld -Wl,-z,defs -o $@.part $^ -lpthread -ldl && mv $@.part $@
+
+$(EMULATED)/libmetal_kernels.so: $(EMULATED_OBJECTS) $(METAL_FRONTEND) $(EMULATOR_REGISTER) $(EMULATED)/libmetal_emulator.so $(BUILD)/exports.map
+	@echo "link $@"
+	$(Q)$(EMULATOR_CXX) -shared -fuse-ld=lld -Wl,-z,defs,-z,nodelete,--version-script=$(BUILD)/exports.map -Wl,-rpath,'$$ORIGIN' -o $@.part \
+	  $(EMULATED_OBJECTS) $(METAL_FRONTEND) $(EMULATOR_REGISTER) -L$(EMULATED) -lmetal_emulator -lpthread && mv $@.part $@
+
+$(EMULATED)/obj/%.o: %.cpp
+	@mkdir -p $(@D)
+	@echo "compile $<"
+	$(Q)$(EMULATOR_CXX) $(EMULATOR_FLAGS) -c $< -o $@
+
+$(EMULATED)/obj/$(EMULATOR_SOURCE)/objc/%.o: $(EMULATOR_SOURCE)/objc/%.mm
+	@mkdir -p $(@D)
+	@echo "compile $<"
+	$(Q)$(EMULATOR_CXX) $(EMULATOR_FLAGS) $(OBJC) -fno-objc-arc -c $< -o $@
+
+$(EMULATED)/obj/$(EMULATOR_SOURCE)/device/%.o: $(EMULATOR_SOURCE)/device/%.mm $(EMULATOR_MSL)
+	@mkdir -p $(@D)
+	@echo "compile $<"
+	$(Q)$(EMULATOR_CXX) $(EMULATOR_FLAGS) $(OBJC) -fobjc-arc -DEMULATOR_SOURCE='"$(CURDIR)/$(EMULATOR_SOURCE)"' \
+	  -DEMULATOR_VERSION="\"$$(cat $(EMULATOR_MSL) | cksum | tr ' ' -)\"" -c $< -o $@
+
+$(EMULATOR_REGISTER): $(EMULATOR_SOURCE)/objc/register.c
+	@mkdir -p $(@D)
+	$(Q)$(EMULATOR_CXX) -x c -O2 -fPIC -c $< -o $@
+
+$(EMULATED)/obj/kernels/metal/%.o: kernels/metal/%.mm $(METAL_GENERATED)
+	@mkdir -p $(@D)
+	@echo "compile $<"
+	$(Q)$(EMULATOR_CXX) $(METAL_FLAGS) $(OBJC) -Werror -c $< -o $@
+
+-include $(EMULATOR_OBJECTS:.o=.d) $(EMULATED_OBJECTS:.o=.d)
 
 # ---- TypeScript
 

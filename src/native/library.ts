@@ -35,6 +35,11 @@ export function kernelFolders(): string[] {
 
 /** Path of a backend's library, or undefined when it has not been built or installed. */
 export function findLibrary(backend: BackendName): string | undefined {
+  // Off Apple machines there is only the emulated device of the tests, in a folder that nothing else looks into.
+  if (backend === "metal" && process.platform !== "darwin") {
+    const emulated = join(packageRoot, "build/metal-emulator/libmetal_kernels.so");
+    return env.BAO_METAL_EMULATOR && existsSync(emulated) ? emulated : undefined;
+  }
   return kernelFolders().map((f) => join(f, `lib${backend}_kernels.${SUFFIX}`)).find(existsSync);
 }
 

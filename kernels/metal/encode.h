@@ -1,0 +1,110 @@
+// What op files use: a Run encodes launches of kernels. A launch names what it reads and writes, and barriers follow from that alone: kernels run
+// side by side (a concurrent encoder) unless one touches what another writes.
+#pragma once
+#include "backend.h"
+
+namespace bao {
+
+// One encoder of a command buffer, and what was touched since its last barrier.
+class Pass {
+ public:
+  Pass(MetalBackend& backend, id<MTLComputeCommandEncoder> encoder) : backend_(backend), encoder_(encoder) {}
+  bool failed() const { return !error_.empty(); }
+  const std::string& error() const { return error_; }
+  void fail(const std::string& text) { if (error_.empty()) error_ = text; }
+
+ private:
+  friend class Launch;
+  friend class MetalBackend;
+  struct Span { const char *low, *high; };
+  MetalBackend& backend_;
+  id<MTLComputeCommandEncoder> encoder_;
+  std::vector<Span> read_, written_;
+  std::string error_;
+};
+
+// A kernel about to be dispatched. Nothing happens once something has failed: the pass tells.
+class Launch {
+ public:
+  Launch(Pass& pass, const char* module, const char* kernel, int32_t dtype = -1);
+  // Operand `index`, which may be absent: a null address, or a tensor without data.
+  Launch& in(int index, const void* address, int64_t bytes);
+  Launch& out(int index, void* address, int64_t bytes);
+  Launch& in(int index, const Tensor& t) { return in(index, t.data, extent(t)); }
+  Launch& out(int index, const Tensor& t) { return out(index, t.data, extent(t)); }
+  Launch& in(int index, const WeightRef& w) { return w.data ? in(index, w.data - skip(w), w.expert_bytes * w.experts + skip(w)) : in(index, nullptr, 0); }
+  template <class Params>
+  Launch& params(const Params& p) {
+    static_assert(sizeof p <= 4096, "what setBytes takes");
+    return bytes(AT_PARAMS, &p, sizeof p);
+  }
+  Launch& bytes(int index, const void* data, size_t size);
+  Launch& group_memory(int index, int64_t size);
+  // A grid of threads, in threadgroups of `group` of them; threads beyond the grid do not exist.
+  void threads(int64_t x, int64_t y, int64_t z, int32_t group);
+  // A grid of threadgroups of `group` threads.
+  void groups(int64_t x, int64_t y, int64_t z, int32_t group);
+
+  static int64_t extent(const Tensor& t) { return t.data ? int64_t(t.d0 - 1) * t.stride + t.columns() * 4 : 0; }
+  static int32_t skip(const WeightRef& w) { return int32_t(reinterpret_cast<uintptr_t>(w.data) & 3); }
+
+ private:
+  bool bind(int index, const void* address, int64_t bytes);
+  void order();
+  void dispatch(int64_t x, int64_t y, int64_t z, int32_t group, bool grid_of_groups);
+  Pass& pass_;
+  id<MTLComputePipelineState> pipeline_;
+  Pass::Span read_[24], written_[8];
+  int reads_ = 0, writes_ = 0;
+};
+
+// What a stage sees when it encodes: bounds that the host knows. Kernels ask the step for the true counts.
+struct Run {
+  Pass* pass;
+  char* scratch;
+  int32_t rows, outputs;
+  int32_t bound(const Tensor& t) const { return t.rows_of == BAO_ROWS_FIXED ? t.d0 : t.rows_of == BAO_ROWS_STEP ? rows : outputs; }
+  // A packed f32 tensor in scratch whose rows count like those of `like`.
+  Tensor scratch_tensor(int64_t offset, const Tensor& like, int32_t d1, int32_t d2) const {
+    return Tensor{scratch + offset, int64_t(d1) * d2 * 4, like.rows_of, BAO_F32, like.d0, d1, d2};
+  }
+  Launch launch(const char* module, const char* kernel, int32_t dtype = -1) const { return Launch(*pass, module, kernel, dtype); }
+};
+
+// Records one stage that encodes by Encode(args, run).
+template <class Args, void (*Encode)(const Args&, const Run&)>
+void stage(Builder& builder, const Args& args) {
+  builder.add(&args, sizeof args, nullptr, [](const void* a, const Run& run, int32_t) { Encode(*static_cast<const Args*>(a), run); });
+}
+
+inline Rows rows_of(const Tensor& t) { return t.data ? Rows{t.stride / 4, t.rows_of, t.d0, t.d1, t.d2} : Rows{}; }
+inline WeightRows rows_of(const WeightRef& w) {
+  return WeightRows{w.row_bytes, w.expert_bytes, Launch::skip(w), w.rows, w.columns, w.experts, w.factors ? w.factor_count : 0};
+}
+
+// Threads of a threadgroup for n elements: whole simdgroups, up to `most`.
+inline int32_t group_for(int64_t n, int32_t most = 256) { return int32_t(n >= most ? most : (n + 31) / 32 * 32); }
+
+// ---- launches that other ops are made of
+void encode_glu(const GluArgs&, const Run&);
+
+// ---- record functions, one for each row of OpTable
+namespace metal {
+void embed(Builder&, const EmbedArgs&);
+void rms_norm(Builder&, const RmsNormArgs&);
+void norm_add(Builder&, const NormAddArgs&);
+void add_norm(Builder&, const AddNormArgs&);
+void norm_add_norms(Builder&, const NormAddNormsArgs&);
+void moe_merge(Builder&, const MoeMergeArgs&);
+void ple_combine(Builder&, const PleCombineArgs&);
+void glu(Builder&, const GluArgs&);
+void add(Builder&, const AddArgs&);
+void scale(Builder&, const ScaleArgs&);
+void softcap(Builder&, const ScaleArgs&);
+void copy(Builder&, const CopyArgs&);
+void gather_rows(Builder&, const CopyArgs&);
+void pool_rows(Builder&, const CopyArgs&);
+void argmax(Builder&, const CopyArgs&);
+}  // namespace metal
+
+}  // namespace bao

@@ -1,0 +1,78 @@
+// Launches: binding by address, barriers where data depends, dispatch.
+#include "encode.h"
+
+namespace bao {
+
+Launch::Launch(Pass& pass, const char* module, const char* kernel, int32_t dtype) : pass_(pass), pipeline_(nil) {
+  if (pass.failed()) return;
+  pipeline_ = pass.backend_.library.pipeline(module, kernel, dtype);
+  if (pipeline_) [pass.encoder_ setComputePipelineState:pipeline_];
+  else pass.fail(pass.backend_.library.error());
+}
+
+bool Launch::bind(int index, const void* address, int64_t bytes) {
+  if (pass_.failed()) return false;
+  if (!address) address = pass_.backend_.nothing, bytes = 4;
+  Bound bound = pass_.backend_.memory.find(address, bytes);
+  if (!bound.buffer) {
+    pass_.fail("an operand lies in no buffer of the device");
+    return false;
+  }
+  [pass_.encoder_ setBuffer:bound.buffer offset:NSUInteger(bound.offset) atIndex:NSUInteger(index)];
+  return true;
+}
+
+Launch& Launch::in(int index, const void* address, int64_t bytes) {
+  if (bind(index, address, bytes) && address) read_[reads_++] = {static_cast<const char*>(address), static_cast<const char*>(address) + bytes};
+  return *this;
+}
+
+Launch& Launch::out(int index, void* address, int64_t bytes) {
+  if (bind(index, address, bytes) && address) written_[writes_++] = {static_cast<const char*>(address), static_cast<const char*>(address) + bytes};
+  return *this;
+}
+
+Launch& Launch::bytes(int index, const void* data, size_t size) {
+  if (!pass_.failed()) [pass_.encoder_ setBytes:data length:size atIndex:NSUInteger(index)];
+  return *this;
+}
+
+Launch& Launch::group_memory(int index, int64_t size) {
+  if (!pass_.failed()) [pass_.encoder_ setThreadgroupMemoryLength:NSUInteger((size + 15) / 16 * 16) atIndex:NSUInteger(index)];
+  return *this;
+}
+
+// A barrier when this launch touches what one since the last barrier wrote, or writes what one touched.
+void Launch::order() {
+  auto touches = [](const Pass::Span* spans, int n, const std::vector<Pass::Span>& others) {
+    for (int i = 0; i < n; i++) {
+      for (const Pass::Span& other : others) {
+        if (spans[i].low < other.high && other.low < spans[i].high) return true;
+      }
+    }
+    return false;
+  };
+  if (touches(read_, reads_, pass_.written_) || touches(written_, writes_, pass_.written_) || touches(written_, writes_, pass_.read_)) {
+    [pass_.encoder_ memoryBarrierWithScope:MTLBarrierScopeBuffers];
+    pass_.read_.clear();
+    pass_.written_.clear();
+  }
+  pass_.read_.insert(pass_.read_.end(), read_, read_ + reads_);
+  pass_.written_.insert(pass_.written_.end(), written_, written_ + writes_);
+}
+
+void Launch::dispatch(int64_t x, int64_t y, int64_t z, int32_t group, bool grid_of_groups) {
+  if (pass_.failed() || x <= 0 || y <= 0 || z <= 0) return;
+  if (NSUInteger(group) > pipeline_.maxTotalThreadsPerThreadgroup) {
+    return pass_.fail("a kernel needs threadgroups of " + std::to_string(group) + " threads, this device gives it " + std::to_string(pipeline_.maxTotalThreadsPerThreadgroup));
+  }
+  order();
+  MTLSize grid = MTLSizeMake(NSUInteger(x), NSUInteger(y), NSUInteger(z)), size = MTLSizeMake(NSUInteger(group), 1, 1);
+  if (grid_of_groups) [pass_.encoder_ dispatchThreadgroups:grid threadsPerThreadgroup:size];
+  else [pass_.encoder_ dispatchThreads:grid threadsPerThreadgroup:size];
+}
+
+void Launch::threads(int64_t x, int64_t y, int64_t z, int32_t group) { dispatch(x, y, z, group, false); }
+void Launch::groups(int64_t x, int64_t y, int64_t z, int32_t group) { dispatch(x, y, z, group, true); }
+
+}  // namespace bao

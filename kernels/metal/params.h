@@ -1,0 +1,76 @@
+// Structs that the host fills and kernels read: one definition for both. Plain numbers only; sizes in elements unless a name says bytes.
+// Included by the host and, as text, by every .metal file.
+#ifndef BAO_METAL_PARAMS_H
+#define BAO_METAL_PARAMS_H
+
+#if !defined(__METAL_VERSION__)
+#include <stdint.h>
+#endif
+
+namespace bao {
+
+// Buffer indices that all kernels share. Operands have 0 ... 23.
+enum {
+  AT_PARAMS = 24,   // the op's own struct
+  AT_LAYOUT = 25,   // StepLayout
+  AT_CURRENT = 26,  // [CURRENT_*] words, written when a step starts
+  AT_REGION = 27,   // the step block's device region
+  AT_SLOT = 28,     // the checked copy of the slot
+  AT_HOST = 29,     // the slot itself: its cancel word and RESULT
+  AT_REPORT = 30    // [REPORT_*] words of this stream and slot
+};
+
+// The running submit of a step block. ROWS and OUTPUTS are -1 in a step that failed or was cancelled: everything after it leaves.
+enum { CURRENT_ROWS = 0, CURRENT_OUTPUTS = 1, CURRENT_OUTCOME = 8 /* one word a slot */, CURRENT_WORDS = 16 };
+enum { REPORT_STATUS = 0, REPORT_REASON = 1, REPORT_ROW = 2, REPORT_SEQUENCE = 3, REPORT_POSITION = 4, REPORT_INDEX = 5, REPORT_TABLE = 6, REPORT_WORDS = 8 };
+enum { REASON_NONE = 0, REASON_EARLIER = 1, REASON_NO_ID = 2, REASON_NO_PAGE = 3 };
+
+// Where things lie, in words: in the region, then in the slot, then in the host's slot.
+struct StepLayout {
+  int32_t table[4], pages[4];
+  int32_t next_id, length, history, history_count, row_id, row_position;
+  int32_t row_sequence, output_row, sampler, bias;
+  int32_t result;
+  int32_t vocabulary;
+};
+
+// A view without its address. stride: between rows.
+struct Rows {
+  int64_t stride;
+  int32_t rows_of, d0, d1, d2;  // d0 = 0: absent
+};
+
+// A weight without its address. skip: bytes between the bound address, a multiple of 4, and the weight.
+struct WeightRows {
+  int64_t row_bytes, expert_bytes;
+  int32_t skip, rows, columns, experts;
+  int32_t factor_count;  // 0: none
+};
+
+// One layer of a KV pool; its address is the layer's.
+struct PoolLayer {
+  int64_t page_stride_bytes, plane_bytes, scales_bytes;
+  int32_t table, kv_heads, head_dim, dtype;
+};
+
+struct BeginParams {
+  int32_t slot, serial, continues, samplers;
+  int32_t window[4], committed[4];
+  int32_t row_id, row_position, page_delta, sequence_delta;  // of the slot, in words
+};
+struct CancelParams { int32_t slot, serial; };
+
+// norm.metal: views by buffer index; a bit of `present` for each operand that is there.
+struct NormParams {
+  Rows v[6];
+  float eps, scale, scale1;
+  int32_t present;
+};
+
+struct ElementParams { Rows dst, a, b; float factor; };
+struct GluParams { Rows dst, gate, up; int32_t activation; };
+struct EmbedParams { Rows dst; WeightRows w; float scale; };
+
+}  // namespace bao
+
+#endif

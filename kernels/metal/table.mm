@@ -1,0 +1,20 @@
+// The ops of this backend as one table, in the order of OpTable.
+#include "encode.h"
+
+namespace bao {
+namespace {
+
+// Until all ops are there: recording one of the others is an error of the library.
+template <class Args>
+void missing(Builder&, const Args&) { throw 0; }
+
+}  // namespace
+
+extern const OpTable metal_ops;
+const OpTable metal_ops = {
+    metal::embed, metal::rms_norm, metal::norm_add, metal::add_norm, metal::norm_add_norms, metal::moe_merge, missing, missing, missing, missing, missing, missing, missing,
+    metal::glu, missing, missing, missing, missing, missing, missing, missing, metal::add, metal::scale, metal::softcap, metal::copy, metal::gather_rows, metal::ple_combine,
+    metal::pool_rows, metal::argmax, missing, missing, missing,
+};
+
+}  // namespace bao

@@ -1,0 +1,151 @@
+// The emulated Metal objects, and what their files share. Compute only; every rule of the API that is broken ends in violation().
+#pragma once
+#import <Metal/Metal.h>
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../executor/executor.h"
+
+extern "C" {
+NSString* emu_string(const char* text);
+NSError* emu_error(const char* domain, NSInteger code, const char* text);
+}
+
+namespace emu {
+
+constexpr NSUInteger page_bytes = 16384;  // of Apple silicon, not of this machine
+
+long setting(const char* name, long otherwise);  // METAL_EMULATOR_<name>
+// Prints, and ends the process unless METAL_EMULATOR_SOFT is set.
+void violation(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+// Shared by the queue's thread and the callers. Never destroyed: the thread outlives everything.
+struct State {
+  std::mutex lock;
+  std::condition_variable changed;
+  NSUInteger allocated = 0, peak = 0;
+  uint64_t dispatches = 0;
+  std::string last;  // violation or fault
+};
+State& state();
+
+}  // namespace emu
+
+#define REQUIRE(condition, ...)    \
+  do {                             \
+    if (!(condition)) {            \
+      emu::violation(__VA_ARGS__); \
+      return;                      \
+    }                              \
+  } while (0)
+#define REQUIRE_OR(value, condition, ...) \
+  do {                                    \
+    if (!(condition)) {                   \
+      emu::violation(__VA_ARGS__);        \
+      return value;                       \
+    }                                     \
+  } while (0)
+
+@interface EmulatedBuffer : NSObject <MTLBuffer> {
+ @public
+  char* bytes;
+  NSUInteger size;
+  MTLResourceOptions options;
+  size_t mapped;  // 0: memory of the caller's
+  void (^deallocator)(void*, NSUInteger);
+}
+@property(nullable, copy) NSString* label;
+@end
+
+using ConstantValue = std::pair<int, std::string>;  // MTLDataType, bytes
+
+@interface MTLFunctionConstantValues () {
+ @public
+  std::map<int, ConstantValue> values;
+}
+@end
+
+@interface EmulatedLibrary : NSObject <MTLLibrary> {
+ @public
+  const emu::Library* library;
+  bool checked;
+}
+// A compiled library, or nil with an error.
++ (nullable EmulatedLibrary*)open:(const char*)path error:(NSError* _Nullable* _Nullable)error;
+// Translates and compiles MSL text, or finds what it became before.
++ (nullable EmulatedLibrary*)compile:(NSString*)source options:(nullable MTLCompileOptions*)options error:(NSError* _Nullable* _Nullable)error;
+@end
+
+@interface EmulatedFunction : NSObject <MTLFunction> {
+ @public
+  EmulatedLibrary* library;
+  const emu::Kernel* kernel;
+  std::map<int, ConstantValue> constants;
+}
+@property(nullable, copy) NSString* label;
+@end
+
+@interface EmulatedPipeline : NSObject <MTLComputePipelineState> {
+ @public
+  EmulatedFunction* function;
+}
+@end
+
+namespace emu {
+// An interval that a dispatch of a concurrent encoder touched since the last barrier.
+struct Touched { uintptr_t low, high; bool written; const void* dispatch; };
+}
+
+@interface EmulatedCommandBuffer : NSObject <MTLCommandBuffer> {
+ @public
+  std::vector<std::function<std::string()>> operations;  // each gives an error, or ""
+  std::vector<id> kept;
+  bool unretained, encoding;
+  MTLCommandBufferStatus state;
+  NSError* failure;
+  std::vector<MTLCommandBufferHandler> handlers;
+  double started, ended;
+  std::vector<emu::Touched> touched;
+}
+@property(nullable, copy) NSString* label;
+@end
+
+@interface EmulatedEncoder : NSObject <MTLCommandEncoder> {
+ @public
+  EmulatedCommandBuffer* commands;
+  bool ended;
+}
+@property(nullable, copy) NSString* label;
+- (BOOL)live;
+@end
+
+namespace emu {
+struct Binding {
+  __unsafe_unretained EmulatedBuffer* buffer = nil;
+  NSUInteger offset = 0;
+  std::shared_ptr<std::string> bytes;
+};
+}
+
+@interface EmulatedComputeEncoder : EmulatedEncoder <MTLComputeCommandEncoder> {
+ @public
+  EmulatedPipeline* pipeline;
+  emu::Binding bindings[31];
+  NSUInteger threadgroup_bytes[31];
+  bool concurrent;
+}
+@end
+
+@interface EmulatedBlitEncoder : EmulatedEncoder <MTLBlitCommandEncoder>
+@end
+
+@interface EmulatedQueue : NSObject <MTLCommandQueue>
+@property(nullable, copy) NSString* label;
+@end
