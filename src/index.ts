@@ -1,7 +1,8 @@
 // The public API of bao-llm. Exports only.
-export { load, Generation, Model, ModelSession, type LoadModelOptions } from "./engine/client.ts";
+export { estimate, load, Generation, Model, ModelSession, type EmbedOptions, type EstimateOptions, type LoadModelOptions, type SessionSnapshot } from "./engine/client.ts";
 export type { FinishReason, GenerateOptions, Prompt, StreamPart, Usage } from "./engine/generate.ts";
-export type { ModelInfo } from "./engine/protocol.ts";
+export type { LoadProgress } from "./engine/model.ts";
+export type { Embedding, ModelEstimate, ModelInfo } from "./engine/protocol.ts";
 export type { Message, Part, ToolCall, ToolInput } from "./chat/index.ts";
 export type { SamplingOptions, TokenLogprob } from "./sample/params.ts";
 export type { MemoryEstimate, RunPlan } from "./model/estimate.ts";

@@ -1,9 +1,13 @@
 // The caller's side of the engine Worker: models, sessions and generations as objects. Holds no native memory itself.
 import { BaoError, DisposedError, UsageError } from "../errors.ts";
 import type { GenerateOptions, Prompt, StreamPart, Usage } from "./generate.ts";
-import { unpackError, type Call, type FromWorker, type ModelInfo, type ToWorker, type WorkerOptions } from "./protocol.ts";
+import { checkKeys } from "./keys.ts";
+import type { LoadProgress } from "./model.ts";
+import { unpackError, type Call, type Embedding, type FromWorker, type ModelEstimate, type ModelInfo, type SessionDeed, type ToWorker, type WorkerOptions } from "./protocol.ts";
 
-interface Pending { parts?: (parts: readonly StreamPart[]) => void; done(value: unknown): void; fail(error: unknown): void }
+/** What a request hears of before its end. */
+interface Listeners { parts?: (parts: readonly StreamPart[]) => void; progress?: (progress: LoadProgress) => void }
+interface Pending extends Listeners { done(value: unknown): void; fail(error: unknown): void }
 
 /** The one engine Worker of this process. It is kept for good; it holds the process open only while a request is running. */
 class Engine {
@@ -27,10 +31,10 @@ class Engine {
   }
 
   /** Sends a call; `cancel` asks the engine to end it early. */
-  send(call: Call, parts?: (parts: readonly StreamPart[]) => void): { result: Promise<unknown>; cancel(): void } {
+  send(call: Call, listeners: Listeners = {}): { result: Promise<unknown>; cancel(): void } {
     const request = this.#next++;
     const result = new Promise<unknown>((done, fail) => {
-      this.#pending.set(request, { ...(parts ? { parts } : {}), done, fail });
+      this.#pending.set(request, { ...listeners, done, fail });
       if (this.#pending.size === 1) this.#worker.ref();
       try {
         this.#worker.postMessage({ request, call } satisfies ToWorker);
@@ -46,6 +50,7 @@ class Engine {
     const pending = this.#pending.get(message.request);
     if (!pending) return;
     if ("parts" in message) { pending.parts?.(message.parts); return; }
+    if ("progress" in message) { pending.progress?.(message.progress); return; }
     this.#settle(message.request);
     if ("error" in message) pending.fail(unpackError(message.error)); else pending.done(message.done);
   }
@@ -56,9 +61,9 @@ class Engine {
 }
 
 /** Runs a call under a signal: aborting rejects with its reason. */
-async function calling(call: Call, signal?: AbortSignal): Promise<unknown> {
+async function calling(call: Call, signal?: AbortSignal, listeners?: Listeners): Promise<unknown> {
   signal?.throwIfAborted();
-  const { result, cancel } = Engine.get().send(call);
+  const { result, cancel } = Engine.get().send(call, listeners);
   signal?.addEventListener("abort", cancel, { once: true });
   try {
     return await result;
@@ -69,11 +74,22 @@ async function calling(call: Call, signal?: AbortSignal): Promise<unknown> {
   }
 }
 
-export interface LoadModelOptions extends Omit<WorkerOptions, "sequences" | "outputs"> {
-  /** Conversations that can be kept at the same time, each with its own cache. Default 1. */
+/** What decides how much memory a model takes. */
+export interface EstimateOptions extends Pick<WorkerOptions, "device" | "context" | "kvType" | "chunk"> {
+  /** Conversations that can be kept, and answered, at the same time, each with its own cache. Default 1. */
   sessions?: number;
+}
+export interface LoadModelOptions extends EstimateOptions, Pick<WorkerOptions, "unfused" | "warmup"> {
+  signal?: AbortSignal;
+  onProgress?: (progress: LoadProgress) => void;
+}
+export interface EmbedOptions {
+  /** Divide by the length, so that a dot product is the cosine. Default true. */
+  normalize?: boolean;
   signal?: AbortSignal;
 }
+/** A place in a session that it can go back to. */
+export interface SessionSnapshot { readonly tokens: number }
 
 /** One answer while it is being written: iterate it for typed parts, or await `text()`. It starts at once and can be iterated once. */
 export class Generation implements AsyncIterable<StreamPart> {
@@ -96,10 +112,10 @@ export class Generation implements AsyncIterable<StreamPart> {
       stop(signal.reason);
       return;
     }
-    const { result, cancel } = Engine.get().send(call, (parts) => {
+    const { result, cancel } = Engine.get().send(call, { parts: (parts) => {
       this.#queue.push(...parts);
       this.#wake?.();
-    });
+    } });
     this.#cancel = cancel;
     if (signal?.aborted) cancel();
     signal?.addEventListener("abort", cancel, { once: true });
@@ -142,19 +158,46 @@ export class Generation implements AsyncIterable<StreamPart> {
 
 const withoutSignal = ({ signal: _, ...options }: GenerateOptions): Omit<GenerateOptions, "signal"> => options;
 
-/** A conversation with a cache of its own: what a prompt shares with the former one is not computed again. */
+/** A conversation with a cache of its own: what a prompt shares with the former one is not computed again. Calls run in order, one after another. */
 export class ModelSession implements AsyncDisposable {
   #disposed: Promise<unknown> | undefined;
   constructor(private readonly model: number, private readonly id: number) {}
   generate(prompt: Prompt, options: GenerateOptions = {}): Generation {
-    if (this.#disposed) throw new DisposedError("Session");
+    this.#alive();
+    checkKeys("generate", options);
     return new Generation({ kind: "generate", model: this.model, session: this.id, prompt, options: withoutSignal(options) }, options.signal);
   }
+  /** Ids of the tokens in the cache. */
+  async tokens(): Promise<number[]> { return await this.#do({ kind: "tokens" }) as number[]; }
+  /** A new session that goes on from here; both share what they have in common. Takes one of the model's `sessions`: UsageError `too_many_sequences`. */
+  async fork(): Promise<ModelSession> { return new ModelSession(this.model, await this.#do({ kind: "fork" }) as number); }
+  /** Remembers this place for `rewind`, also behind a sliding window. The oldest is forgotten when there are more than two; prompts take some too. */
+  async snapshot(): Promise<SessionSnapshot> { return { tokens: await this.#do({ kind: "snapshot" }) as number }; }
+  /**
+   * Forgets the last `tokens` tokens, or goes back to a snapshot; gives how many are left. Throws UsageError `rewind_unreachable` for places behind the
+   * sliding window that no snapshot holds: the session is unchanged then.
+   */
+  async rewind(back: number | SessionSnapshot): Promise<number> {
+    const deed: SessionDeed = typeof back === "number" ? { kind: "rewind", by: back } : { kind: "rewind", to: back?.tokens };
+    return await this.#do(deed) as number;
+  }
+  /** Writes tokens and cache to a file, whole or not at all. Throws UsageError `session_unwritable`. */
+  async save(path: string): Promise<void> { await this.#do({ kind: "save", path: pathOf("save", path) }); }
+  /**
+   * Becomes what `save` wrote, with the same model and KV type. Throws UsageError `session_unreadable`, `session_mismatch` or `session_damaged`; of the
+   * latter the session may come out empty.
+   */
+  async restore(path: string): Promise<void> { await this.#do({ kind: "restore", path: pathOf("restore", path) }); }
   /** Waits for an answer in flight, then frees the session's cache. Does nothing more the second time, or when the model is gone. */
   async dispose(): Promise<void> {
     await (this.#disposed ??= calling({ kind: "closeSession", model: this.model, session: this.id }));
   }
   async [Symbol.asyncDispose](): Promise<void> { await this.dispose(); }
+  async #do(does: SessionDeed): Promise<unknown> {
+    this.#alive();
+    return await calling({ kind: "session", model: this.model, session: this.id, does });
+  }
+  #alive(): void { if (this.#disposed) throw new DisposedError("Session"); }
 }
 
 /** A model loaded in the engine Worker. */
@@ -162,9 +205,10 @@ export class Model implements AsyncDisposable {
   #disposed: Promise<unknown> | undefined;
   constructor(private readonly id: number, readonly info: ModelInfo) {}
 
-  /** Answers a text (one user message), a conversation, or token ids. Concurrent calls take turns step by step. */
+  /** Answers a text (one user message), a conversation, or token ids. Concurrent calls share the model's steps, as many at once as it has `sessions`. */
   generate(prompt: Prompt, options: GenerateOptions = {}): Generation {
     this.#alive();
+    checkKeys("generate", options);
     return new Generation({ kind: "generate", model: this.id, session: 0, prompt, options: withoutSignal(options) }, options.signal);
   }
   /** Reserves one of the model's sequences. */
@@ -172,15 +216,32 @@ export class Model implements AsyncDisposable {
     this.#alive();
     return new ModelSession(this.id, await calling({ kind: "openSession", model: this.id }) as number);
   }
+  /** The mean of a text's hidden states after the last norm, [hidden]. Texts get one BOS; token ids are taken as they are. Errors are those of generate. */
+  async embed(input: string | { readonly ids: readonly number[] }, options?: EmbedOptions): Promise<Embedding>;
+  async embed(inputs: readonly (string | { readonly ids: readonly number[] })[], options?: EmbedOptions): Promise<Embedding[]>;
+  async embed(input: string | { readonly ids: readonly number[] } | readonly (string | { readonly ids: readonly number[] })[], options: EmbedOptions = {}): Promise<Embedding | Embedding[]> {
+    this.#alive();
+    checkKeys("embed", options);
+    const single = !Array.isArray(input), inputs = (single ? [input] : input) as readonly unknown[];
+    const plain = inputs.map((x) => {
+      if (typeof x === "string") return x;
+      if (typeof x === "object" && x !== null && "ids" in x && Array.isArray(x.ids)) return x.ids as readonly number[];
+      throw new UsageError("bad_prompt", `embed: expected texts, or { ids }; found ${x === null ? "null" : typeof x}`);
+    });
+    const out = await calling({ kind: "embed", model: this.id, inputs: plain, normalize: options.normalize ?? true }, options.signal) as Embedding[];
+    return single ? out[0]! : out;
+  }
   /** Ids of a text; special tokens in it stay text unless `parse` says otherwise. */
   async tokenize(text: string, options: { parse?: "none" | "markers" | "all"; bos?: boolean } = {}): Promise<number[]> {
     this.#alive();
+    checkKeys("tokenize", options);
     if (typeof (text as unknown) !== "string") throw new UsageError("bad_option", `tokenize: expected a text, found ${typeof text}`);
     return await calling({ kind: "tokenize", model: this.id, text, options }) as number[];
   }
   /** Text of ids; control tokens are left out unless `special`. */
   async detokenize(ids: readonly number[], options: { special?: boolean } = {}): Promise<string> {
     this.#alive();
+    checkKeys("detokenize", options);
     if (!Array.isArray(ids)) throw new UsageError("bad_option", "detokenize: expected a list of token ids");
     return await calling({ kind: "detokenize", model: this.id, ids, special: options.special ?? false }) as string;
   }
@@ -197,8 +258,21 @@ export class Model implements AsyncDisposable {
  * Throws ModelFileError for a bad file, ResourceError when memory, device or kernel library is missing, UsageError for bad options.
  */
 export async function load(path: string, options: LoadModelOptions = {}): Promise<Model> {
-  if (typeof (path as unknown) !== "string") throw new UsageError("bad_option", `load: expected the path of a GGUF file as a text, found ${path === null ? "null" : typeof path}`, "Of a file URL, give Bun.fileURLToPath(url).");
-  const { sessions, signal, ...rest } = options;
-  const { model, info } = await calling({ kind: "load", path, options: { ...rest, sequences: sessions ?? 1 } }, signal) as { model: number; info: ModelInfo };
+  checkKeys("load", options);
+  const { sessions, signal, onProgress, ...rest } = options;
+  const call: Call = { kind: "load", path: pathOf("load", path), options: { ...rest, sequences: sessions ?? 1 }, progress: onProgress !== undefined };
+  const { model, info } = await calling(call, signal, onProgress ? { progress: onProgress } : {}) as { model: number; info: ModelInfo };
   return new Model(model, info);
+}
+
+/** What `load` with the same options would take, from the file's header alone: nothing is loaded, no kernel library is needed. Throws as `load` does. */
+export async function estimate(path: string, options: EstimateOptions = {}): Promise<ModelEstimate> {
+  checkKeys("estimate", options);
+  const { sessions, ...rest } = options;
+  return await calling({ kind: "estimate", path: pathOf("estimate", path), options: { ...rest, sequences: sessions ?? 1 } }) as ModelEstimate;
+}
+
+function pathOf(call: string, path: unknown): string {
+  if (typeof path === "string") return path;
+  throw new UsageError("bad_option", `${call}: expected the path of a file as a text, found ${path === null ? "null" : typeof path}`, "Of a file URL, give Bun.fileURLToPath(url).");
 }

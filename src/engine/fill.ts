@@ -27,6 +27,8 @@ export interface BatchEntry {
   readonly logits: "none" | "last" | "all";
   /** Draw a token from the last row's logits. */
   readonly sampling?: Sampling;
+  /** Adds the rows' hidden states to the sequence's sum: see `Runner.pooled`. All entries of a batch do, or none. */
+  readonly pool?: boolean;
   /** The draw waits for `Runner.draw`, which may bring a mask. */
   readonly masked?: boolean;
 }

@@ -7,8 +7,8 @@ import { requireText, type LocalModel } from "./model.ts";
 import type { Session } from "./session.ts";
 import { StopStrings } from "./stop.ts";
 
-/** What to continue: raw text, a conversation, or token ids as they are. */
-export type Prompt = string | readonly Message[] | { readonly ids: readonly number[] };
+/** What to continue: raw text, a conversation, or token ids as they are (`opensThought`: they end inside a thought). */
+export type Prompt = string | readonly Message[] | { readonly ids: readonly number[]; readonly opensThought?: boolean };
 
 export interface GenerateOptions extends SamplingOptions {
   /** Tokens to generate at most; default: as many as fit the context. */
@@ -60,7 +60,7 @@ export function encodePrompt(model: LocalModel, prompt: Prompt, options: Generat
   if (typeof given !== "string" && !Array.isArray(given) && !(typeof given === "object" && given !== null && "ids" in given && Array.isArray(given.ids))) {
     throw new UsageError("bad_prompt", `A prompt is a text, a list of messages, or { ids }; found ${given === null ? "null" : typeof given}`);
   }
-  if (typeof prompt === "object" && "ids" in prompt) return { ids: prompt.ids, opensThought: false };
+  if (typeof prompt === "object" && "ids" in prompt) return { ids: prompt.ids, opensThought: prompt.opensThought ?? false };
   requireText(model);
   if (typeof prompt === "string" && options.raw) return { ids: model.tokenizer.encode(prompt), opensThought: false };
   const messages: readonly Message[] = typeof prompt !== "string" ? prompt

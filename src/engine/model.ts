@@ -2,11 +2,13 @@
 import { UsageError, ModelFileError } from "../errors.ts";
 import { createChatTemplate, defaultTemplateSource, type ChatTemplate } from "../chat/index.ts";
 import { openGguf, type GgufFile } from "../gguf/index.ts";
+import type { SavedFor } from "../kv/saved.ts";
 import { estimateMemory, planRun, type MemoryEstimate, type RunPlan } from "../model/estimate.ts";
 import { familyOf } from "../model/registry.ts";
 import type { DeviceOptions, KvType } from "../native/objects.ts";
 import { createTokenizer, tokenizerSource, type Tokenizer } from "../tokenizer/index.ts";
-import { Runner } from "./runner.ts";
+import { modelFingerprint } from "./fingerprint.ts";
+import { Runner, turn } from "./runner.ts";
 import { Scheduler } from "./scheduler.ts";
 import { Session } from "./session.ts";
 import type { OpReport } from "./stepwise.ts";
@@ -28,12 +30,17 @@ export interface LoadOptions {
   onOp?: (report: OpReport) => void;
   /** Steps under way at once: RunnerOptions. */
   depth?: 1 | 2;
+  /** Called when a part of loading begins, and while it goes on. */
+  onProgress?: (progress: LoadProgress) => void;
   /** One decode and one short prefill at load, so that the first prompt runs at full speed. Default true. */
   warmup?: boolean;
 }
 
 /** Where the time of a load went, in milliseconds. */
 export interface LoadTimes { open: number; tokenizer: number; weights: number; warmup: number }
+
+/** How far a load is: what it works at, and which share of all of it is done (0 to 1). */
+export interface LoadProgress { readonly phase: "open" | "tokenizer" | "weights" | "warmup" | "ready"; readonly done: number }
 
 /** A file that was opened and checked, but not loaded: what `bao inspect` and the memory estimate need. */
 export interface OpenedModel { readonly file: GgufFile; readonly plan: RunPlan; readonly estimate: MemoryEstimate }
@@ -78,11 +85,20 @@ export class LocalModel implements Disposable {
   static async load(path: string, options: LoadOptions = {}): Promise<LocalModel> {
     const times: LoadTimes = { open: 0, tokenizer: 0, weights: 0, warmup: 0 };
     const clock = stopwatch();
+    // Shares of a load whose weights have to travel; where they do not, the bar jumps.
+    const at = async (phase: LoadProgress["phase"], done: number): Promise<void> => {
+      if (!options.onProgress) return;
+      options.onProgress({ phase, done });
+      await turn();
+    };
+    await at("open", 0);
     const opened = openModel(path, options);
     times.open = clock();
+    await at("tokenizer", 0.05);
     const { source, tokenizer } = readTokenizer(opened.file);
     checkVocabulary(opened.file, tokenizer, familyOf(opened.file).configure(opened.file).vocabulary);
     times.tokenizer = clock();
+    await at("weights", 0.15);
     const runner = new Runner(opened.file, {
       ...(options.device ? { device: options.device } : {}), plan: planOptions(options),
       ...(options.unfused ? { unfused: true } : {}), ...(options.keepHidden ? { keepHidden: true } : {}), ...(options.onOp ? { onOp: options.onOp } : {}),
@@ -92,6 +108,7 @@ export class LocalModel implements Disposable {
     const model = new LocalModel(opened, runner, tokenizer, source.chatTemplate, times);
     if (options.warmup ?? true) {
       try {
+        await at("warmup", 0.9);
         await model.#warmup();
       } catch (e) {
         model.dispose();
@@ -99,8 +116,13 @@ export class LocalModel implements Disposable {
       }
       times.warmup = clock();
     }
+    await at("ready", 1);
     return model;
   }
+
+  /** Identifies the file's contents: what is saved of a session can be restored only where it is the same. */
+  get fingerprint(): string { return (this.#fingerprint ??= modelFingerprint(this.file, this.runner.config)); }
+  #fingerprint: string | undefined;
 
   /** One short prefill and one decode step, then forgotten. */
   async #warmup(): Promise<void> {
@@ -114,6 +136,8 @@ export class LocalModel implements Disposable {
   }
 
   session(): Session { return new Session(this.scheduler); }
+  /** What a saved session must have been saved with. */
+  get savedFor(): SavedFor { return { model: this.fingerprint, kvType: this.runner.plan.kvType, vocabulary: this.runner.config.vocabulary }; }
 
   /** The file's chat template (compiled once). Throws UsageError `chat_template_missing` for models that are no chat models. */
   get template(): ChatTemplate {

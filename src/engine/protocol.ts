@@ -3,7 +3,7 @@ import { BaoError, DisposedError, KernelError, ModelFileError, ResourceError, Us
 import type { DeviceInfo } from "../native/objects.ts";
 import type { MemoryEstimate, RunPlan } from "../model/estimate.ts";
 import type { GenerateOptions, Prompt, StreamPart } from "./generate.ts";
-import type { LoadOptions, LoadTimes } from "./model.ts";
+import type { LoadOptions, LoadProgress, LoadTimes } from "./model.ts";
 
 /** What a loaded model says of itself. */
 export interface ModelInfo {
@@ -20,22 +20,45 @@ export interface ModelInfo {
   readonly warnings: readonly string[];
 }
 
-export type WorkerOptions = Omit<LoadOptions, "onOp" | "keepHidden">;
+/** What a file would take if it were loaded. */
+export interface ModelEstimate {
+  readonly path: string;
+  readonly name: string;
+  readonly architecture: string;
+  readonly contextLength: number;
+  readonly plan: RunPlan;
+  readonly memory: MemoryEstimate;
+}
+
+/** A text's mean hidden state, and how many tokens it had. */
+export interface Embedding { readonly vector: Float32Array; readonly tokens: number }
+
+export type WorkerOptions = Omit<LoadOptions, "onOp" | "keepHidden" | "onProgress">;
 export type WorkerGenerateOptions = Omit<GenerateOptions, "signal">;
+
+/** What a session is asked besides answers. `rewind` takes tokens away, or goes back to a length. */
+export type SessionDeed =
+  | { readonly kind: "fork" | "snapshot" | "tokens" }
+  | { readonly kind: "rewind"; readonly by?: number; readonly to?: number }
+  | { readonly kind: "save" | "restore"; readonly path: string };
 
 /** `session` 0 = any idle session of the model. */
 export type Call =
-  | { readonly kind: "load"; readonly path: string; readonly options: WorkerOptions }
+  | { readonly kind: "load"; readonly path: string; readonly options: WorkerOptions; readonly progress: boolean }
   | { readonly kind: "generate"; readonly model: number; readonly session: number; readonly prompt: Prompt; readonly options: WorkerGenerateOptions }
   | { readonly kind: "tokenize"; readonly model: number; readonly text: string; readonly options: { parse?: "none" | "markers" | "all"; bos?: boolean } }
   | { readonly kind: "detokenize"; readonly model: number; readonly ids: readonly number[]; readonly special: boolean }
   | { readonly kind: "openSession"; readonly model: number }
+  | { readonly kind: "estimate"; readonly path: string; readonly options: WorkerOptions }
+  | { readonly kind: "embed"; readonly model: number; readonly inputs: readonly (string | readonly number[])[]; readonly normalize: boolean }
+  | { readonly kind: "session"; readonly model: number; readonly session: number; readonly does: SessionDeed }
   | { readonly kind: "closeSession"; readonly model: number; readonly session: number }
   | { readonly kind: "dispose"; readonly model: number };
 
 export type ToWorker = { readonly request: number; readonly call: Call } | { readonly request: number; readonly cancel: true };
 export type FromWorker =
   | { readonly request: number; readonly parts: readonly StreamPart[] }
+  | { readonly request: number; readonly progress: LoadProgress }
   | { readonly request: number; readonly done: unknown }
   | { readonly request: number; readonly error: PackedError };
 

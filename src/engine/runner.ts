@@ -6,7 +6,7 @@ import { SequencePages, type KvStore } from "../kv/sequence.ts";
 import { Activations } from "../model/activations.ts";
 import { kvKinds, type ModelConfig } from "../model/config.ts";
 import { planRun, poolPages, type RunPlan } from "../model/estimate.ts";
-import { recordForward, type GraphHooks } from "../model/graph.ts";
+import { recordForward, type GraphHooks, type GraphInput } from "../model/graph.ts";
 import { DeviceWeights } from "../model/loader.ts";
 import { Recorder, UnfusedRecorder } from "../model/recorder.ts";
 import { familyOf } from "../model/registry.ts";
@@ -70,9 +70,12 @@ export class Runner implements Disposable {
   readonly weights: DeviceWeights;
   /** Tensors of the file that the graph does not use. */
   readonly unused: string[];
-  readonly #stores: KvStore[];
+  /** One a KV kind. */
+  readonly stores: readonly KvStore[];
   readonly #pools: KvPool[];
   readonly #step: StepBlock;
+  readonly #graph: GraphInput;
+  readonly #recorder: (stream: Stream) => Recorder;
   readonly #rows: Activations;
   readonly #outputs: Activations;
   readonly #hidden: { rows: Activations; views: View[] } | undefined;
@@ -80,6 +83,8 @@ export class Runner implements Disposable {
   readonly #sample: Stream;
   readonly #stepwise: StepwiseForward | undefined;
   readonly #logits: View;
+  /** Sums of hidden states instead of logits: recorded when the first one is asked for. */
+  #pool: { readonly stream: Stream; readonly sums: View } | undefined;
   /** Draws under a mask: recorded when the first one comes. */
   #masked: { readonly stream: Stream; readonly words: Uint32Array } | undefined;
   readonly #freeSlots: number[];
@@ -108,9 +113,12 @@ export class Runner implements Disposable {
 
       const kinds = kvKinds(config);
       this.#pools = kinds.map((kind) => stack.use(new KvPool(this.device, { table: kind.table, layers: kind.layers.length, kvHeads: kind.kvHeads, headDim: kind.headDim, type: plan.kvType, maxPages: poolPages(kind, plan) })));
-      this.#stores = kinds.map((kind, i): KvStore => {
+      this.stores = kinds.map((kind, i): KvStore => {
         const pool = this.#pools[i]!;
-        return { kind, allocator: new PageAllocator(poolPages(kind, plan), (pages) => pool.commit(pages)), copyPage: (dst, src, tokens) => pool.copyPage(dst, src, tokens) };
+        return {
+          kind, allocator: new PageAllocator(poolPages(kind, plan), (pages) => pool.commit(pages)), copyPage: (dst, src, tokens) => pool.copyPage(dst, src, tokens),
+          pageBytes: pool.pageBytes, readPage: (page, into) => pool.readPage(page, into), writePage: (page, from) => pool.writePage(page, from),
+        };
       });
       const pages = [0, 0, 0, 0];
       for (const kind of kinds) pages[kind.table] = Math.ceil(plan.context / BAO.KV_PAGE_TOKENS);
@@ -124,8 +132,8 @@ export class Runner implements Disposable {
       const hiddenViews: View[] = [];
       const hiddenRows = options.keepHidden ? stack.use(new Activations(this.device, "step", plan.chunk)) : undefined;
       this.#hidden = hiddenRows && { rows: hiddenRows, views: hiddenViews };
-      const input = { config, weights, pools: this.#pools, step: this.#rows, output: this.#outputs };
-      const recorder = (stream: Stream): Recorder => options.unfused
+      const input = this.#graph = { config, weights, pools: this.#pools, step: this.#rows, output: this.#outputs };
+      const recorder = this.#recorder = (stream: Stream): Recorder => options.unfused
         ? new UnfusedRecorder(stream, (name, like, d1, d2) => (like.rowsOf === "step" ? this.#rows : this.#outputs).view(`unfused_${name}`, d1, d2))
         : new Recorder(stream);
 
@@ -170,6 +178,13 @@ export class Runner implements Disposable {
     });
     return stream;
   }
+  #pooling(): { readonly stream: Stream; readonly sums: View } {
+    if (this.#pool) return this.#pool;
+    const { config, plan } = this, sums = this.#resources.use(this.device.buffer(plan.sequences * config.hidden * 4)).view("fixed", plan.sequences, 1, config.hidden);
+    const stream = this.#resources.use(new Stream(this.device, this.#step));
+    stream.record(() => { recordForward(this.#recorder(stream), { ...this.#graph, pooled: sums }); });
+    return this.#pool = { stream, sums };
+  }
   #maskedSample(words: number): { readonly stream: Stream; readonly words: Uint32Array } {
     if (this.#masked) return this.#masked;
     this.#outputs.reserve("mask", words, true);
@@ -181,7 +196,7 @@ export class Runner implements Disposable {
   open(): Sequence {
     const slot = this.#freeSlots.pop();
     if (slot === undefined) throw new UsageError("too_many_sequences", `${this.plan.sequences} sequences are open already`, "Open the model for more sequences, or close one.");
-    return { slot, pages: new SequencePages(this.#stores, this.plan.context), ids: [], pending: 0, stale: false };
+    return { slot, pages: new SequencePages(this.stores, this.plan.context), ids: [], pending: 0, stale: false };
   }
   close(sequence: Sequence): void {
     sequence.pages.release();
@@ -220,7 +235,7 @@ export class Runner implements Disposable {
     };
     try {
       if (this.#stepwise) this.#stepwise.run(number, slot.header[BAO.HEADER_ROWS]!, slot.header[BAO.HEADER_OUTPUTS]!);
-      else this.#send(step, this.#forward);
+      else this.#send(step, entries[0]?.pool ? this.#pooling().stream : this.#forward);
     } catch (e) {
       entries.forEach(({ sequence }, i) => {
         sequence.ids.splice(sequence.pages.length, Infinity, ...known[i]!);
@@ -348,6 +363,7 @@ export class Runner implements Disposable {
       if (seen.has(e.sequence)) throw new BaoError("bad_batch", "A sequence has two entries in one batch");
       seen.add(e.sequence);
       if (e.ids === "next" && pending === 0 && ids.length <= pages.length) throw new BaoError("bad_batch", "No token was drawn that could run next");
+      if ((e.pool ?? false) !== (entries[0]!.pool ?? false) || (e.pool && e.logits !== "none")) throw new BaoError("bad_batch", "Hidden states and logits are steps of their own");
       if (e.sampling && e.logits === "none") throw new BaoError("bad_batch", "A token cannot be drawn without logits");
       rows += count;
       outputs += e.logits === "all" ? count : e.logits === "last" ? 1 : 0;
@@ -366,6 +382,12 @@ export class Runner implements Disposable {
     if (!this.#hidden) throw new BaoError("no_hidden", "The runner was opened without keepHidden");
     return this.#hidden.views.map((v) => v.readF32(rows));
   }
+  /** Sum of the sequence's hidden states, [hidden], over all tokens from position 0 on, all run with `pool`. Waits for submitted steps. */
+  pooled(sequence: Sequence): Float32Array {
+    const { sums } = this.#pooling(), out = new Float32Array(new ArrayBuffer(this.config.hidden * 4));
+    sums.buffer.read(out, sequence.slot * out.byteLength);
+    return out;
+  }
   /** Time of each op kind over all steps since `profile(true)`, in nanoseconds; sampling included. */
   opTimes(): Map<number, { count: number; nanoseconds: number }> {
     const times = new Map<number, { count: number; nanoseconds: number }>(), { k } = this.device;
@@ -383,7 +405,7 @@ export class Runner implements Disposable {
   profile(on: boolean): void { for (const s of this.#streams) this.device.k.streamProfile(s.handle, on ? 1 : 0); }
   /** Ops of one forward step. */
   get opCount(): number { return this.device.k.streamOps(this.#forward.handle); }
-  get kvPagesUsed(): number { return this.#stores.reduce((n, s) => n + s.allocator.used, 0); }
+  get kvPagesUsed(): number { return this.stores.reduce((n, s) => n + s.allocator.used, 0); }
 
   /** Ends what is under way, then frees everything. */
   dispose(): void {

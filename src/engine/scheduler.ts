@@ -16,6 +16,8 @@ export interface Work {
   /** How tokens are drawn after the prompt; undefined = the prompt is all. */
   readonly sampling?: Sampling | undefined;
   readonly mask?: TokenMask | undefined;
+  /** Sums the prompt's hidden states (`Runner.pooled`): of an empty sequence, and without sampling. */
+  readonly pool?: boolean | undefined;
   /** Tokens to draw at most. Default: until `onToken` says stop. */
   readonly limit?: number | undefined;
   /** Ends the request with its reason. */
@@ -133,6 +135,7 @@ export class Scheduler {
     let rows = chunk, outputs = maxOutputs, prompt = decoding ? Math.ceil(chunk / SHARED) : chunk;
     const batch: [Job, BatchEntry][] = [];
     for (const job of [...this.#jobs]) {
+      if (batch.length > 0 && job.work.pool !== batch[0]![0].work.pool) continue; // another recording: its turn comes
       const entry = this.#entry(job, Math.min(rows, prompt), rows, outputs);
       if (!entry) continue;
       try {
@@ -152,12 +155,12 @@ export class Scheduler {
     return batch;
   }
   #entry(job: Job, prompt: number, rows: number, outputs: number): BatchEntry | undefined {
-    const { sequence, ids, sampling, limit, mask } = job.work, left = ids.length - job.sent;
+    const { sequence, ids, sampling, limit, mask, pool } = job.work, left = ids.length - job.sent;
     const draw = sampling && { logits: "last", sampling, masked: mask !== undefined } as const;
     if (left > 0) {
       const whole = left <= prompt && (!draw || outputs > 0), count = whole ? left : Math.min(left - 1, prompt);
       if (count < 1) return undefined;
-      return { sequence, ids: ids.slice(job.sent, job.sent + count), logits: "none", ...(whole ? draw : undefined) };
+      return { sequence, ids: ids.slice(job.sent, job.sent + count), logits: "none", ...(pool ? { pool } : undefined), ...(whole ? draw : undefined) };
     }
     if (!draw || rows < 1 || outputs < 1 || job.drawn + job.drawing >= (limit ?? Infinity)) return undefined;
     return { sequence, ids: "next", ...draw };
@@ -219,6 +222,11 @@ export class Scheduler {
   /** A step with this job was cancelled for another's sake: it starts again from what is in the cache. */
   #again(job: Job): void {
     this.#leave(job);
+    if (job.work.pool) {
+      // Part of the step may be in the sum.
+      job.work.sequence.pages.rewind(0);
+      job.done = 0;
+    }
     job.sent = job.done;
     job.drawing = 0;
   }

@@ -1,9 +1,10 @@
 // One conversation's tokens on the device: prompts with prefix reuse, answers token by token, snapshots. Knows nothing of text.
 import { DisposedError, UsageError } from "../errors.ts";
+import { restoreSequence, saveSequence, type SavedFor } from "../kv/saved.ts";
 import type { Snapshot } from "../kv/sequence.ts";
 import { SNAPSHOTS } from "../model/estimate.ts";
 import type { Drawn, Sampling } from "../sample/params.ts";
-import type { Sequence } from "./runner.ts";
+import { turn, type Sequence } from "./runner.ts";
 import type { Scheduler, Work } from "./scheduler.ts";
 
 /** How a prompt is answered: see `Work`. */
@@ -75,6 +76,14 @@ export class Session implements Disposable {
     await this.scheduler.run({ sequence: this.#sequence, ids: [], sampling, signal, limit: 1, onToken: (d) => { drawn = d; return false; } });
     return drawn!;
   }
+  /** Mean of the hidden states of `ids` after the output norm, [hidden]. The session holds these ids afterwards. Errors: see `answer`. */
+  async embed(ids: readonly number[], signal?: AbortSignal): Promise<Float32Array> {
+    this.#check(ids);
+    this.scheduler.free(this.#sequence);
+    this.reset();
+    await this.scheduler.run({ sequence: this.#sequence, ids, pool: true, signal });
+    return this.scheduler.runner.pooled(this.#sequence).map((sum) => sum / ids.length);
+  }
   /** No room for one more token. */
   get full(): boolean { return this.length >= this.scheduler.runner.plan.context; }
 
@@ -104,27 +113,80 @@ export class Session implements Disposable {
     this.#sequence.pages.rewind(0);
     this.#sequence.ids.length = 0;
   }
+  /**
+   * Forgets all but the first `length` tokens. Behind a sliding window only some places can be reached: throws UsageError `rewind_unreachable` elsewhere,
+   * and nothing has changed then.
+   */
+  rewind(length: number): void {
+    this.scheduler.free(this.#sequence);
+    if (!Number.isInteger(length) || length < 0 || length > this.length) throw new UsageError("bad_option", `rewind: expected 0 to ${this.length} tokens, found ${length}`);
+    const reach = this.#reach(length);
+    if (reach.length !== length) throw new UsageError("rewind_unreachable", `Token ${length} lies behind the sliding window: it is no longer in the cache`, "Take a snapshot() there first, or fork() the session to keep a state for good.");
+    this.#goTo(reach);
+  }
+  /** Another session that stands where this one does and shares its pages. Throws UsageError `too_many_sequences`. */
+  fork(): Session {
+    this.scheduler.free(this.#sequence);
+    const other = new Session(this.scheduler), { pages, ids } = this.#sequence;
+    const now = pages.snapshot();
+    other.#sequence.pages.restore(now);
+    pages.drop(now);
+    other.#sequence.ids.push(...ids.slice(0, pages.length));
+    other.#snapshots = this.#snapshots.map((s) => pages.share(s));
+    return other;
+  }
+  /** Writes tokens and KV to a file: see saveSequence. What comes of the session meanwhile is not in it. */
+  async save(path: string, wanted: SavedFor): Promise<void> {
+    this.scheduler.free(this.#sequence);
+    const { pages, ids } = this.#sequence, now = pages.snapshot();
+    try {
+      await saveSequence(path, wanted, ids.slice(0, now.length), this.scheduler.runner.stores, now, turn);
+    } finally {
+      pages.drop(now);
+    }
+  }
+  /** Becomes what a file holds: see restoreSequence. */
+  async restore(path: string, wanted: SavedFor): Promise<void> {
+    this.scheduler.free(this.#sequence);
+    const { pages, ids } = this.#sequence, { runner } = this.scheduler;
+    const read = await restoreSequence(path, wanted, runner.plan.context, runner.stores, pages, () => this.reset(), turn);
+    ids.push(...read);
+    this.snapshot();
+  }
+
+  /** How many of `ids` would not have to be run again. */
+  shared(ids: readonly number[]): number { return this.#reach(this.#common(ids)).length; }
 
   /** Goes back to the longest common prefix that is reachable; gives its length (at most ids.length - 1: the last token must run). */
   #reuse(ids: readonly number[]): number {
-    const { pages, ids: own } = this.#sequence;
+    const reach = this.#reach(this.#common(ids));
+    this.#goTo(reach);
+    return reach.length;
+  }
+  #common(ids: readonly number[]): number {
+    const { pages, ids: own } = this.#sequence, limit = Math.min(ids.length - 1, pages.length);
     let common = 0;
-    const limit = Math.min(ids.length - 1, pages.length);
     while (common < limit && ids[common] === own[common]) common++;
-    let reached = 0, from: Snapshot | undefined;
-    if (pages.canRewind(common)) reached = common;
-    else {
-      // Pages behind the window are gone: only a snapshot still holds the ones that a query at its length, or shortly before, can see.
-      for (const s of this.#snapshots) {
-        const length = s.length <= common ? s.length : pages.canRestore(s, common) ? common : 0;
-        if (length > reached) { reached = length; from = s; }
-      }
+    return common;
+  }
+  /** The place nearest to `length`, and not beyond it, that can be gone back to. */
+  #reach(length: number): { readonly length: number; readonly from?: Snapshot } {
+    const { pages } = this.#sequence;
+    if (pages.canRewind(length)) return { length };
+    // Pages behind the window are gone: only a snapshot still holds the ones that a query at its length, or shortly before, can see.
+    let best: { readonly length: number; readonly from?: Snapshot } = { length: 0 };
+    for (const from of this.#snapshots) {
+      const reached = from.length <= length ? from.length : pages.canRestore(from, length) ? length : 0;
+      if (reached > best.length) best = { length: reached, from };
     }
+    return best;
+  }
+  #goTo({ length, from }: { readonly length: number; readonly from?: Snapshot }): void {
+    const { pages, ids } = this.#sequence;
     if (from) pages.restore(from);
-    pages.rewind(reached);
-    this.#dropSnapshots(reached);
-    own.length = reached;
-    return reached;
+    pages.rewind(length);
+    this.#dropSnapshots(length);
+    ids.length = length;
   }
   #dropSnapshots(beyond: number): void {
     this.#snapshots = this.#snapshots.filter((s) => {

@@ -1,15 +1,17 @@
 // The engine Worker: owns every loaded model and does all FFI, so that the caller's event loop keeps running. Created once, never terminated.
 import { DisposedError, UsageError } from "../errors.ts";
-import { generateParts } from "./generate.ts";
-import { LocalModel } from "./model.ts";
-import type { Call, FromWorker, ModelInfo, ToWorker } from "./protocol.ts";
+import { familyOf } from "../model/registry.ts";
+import { encodePrompt, generateParts } from "./generate.ts";
+import { LocalModel, openModel, requireText } from "./model.ts";
+import type { Call, Embedding, FromWorker, ModelEstimate, ModelInfo, SessionDeed, ToWorker } from "./protocol.ts";
 import { packError } from "./protocol.ts";
 import type { Session } from "./session.ts";
 
 declare const self: { postMessage(message: FromWorker): void; onmessage: ((event: { data: ToWorker }) => void) | null };
 
-interface Held { readonly session: Session; busy: boolean; reserved: boolean }
-interface Loaded { readonly model: LocalModel; readonly sessions: Map<number, Held>; readonly waiting: (() => void)[]; disposing: boolean; running: number }
+/** `used`: when an answer last began, in answers of the model. */
+interface Held { readonly session: Session; busy: boolean; readonly reserved: boolean; used: number }
+interface Loaded { readonly model: LocalModel; readonly sessions: Map<number, Held>; readonly waiting: (() => void)[]; disposing: boolean; running: number; answers: number }
 
 const models = new Map<number, Loaded>();
 const cancels = new Map<number, AbortController>();
@@ -36,25 +38,21 @@ async function handle(request: number, call: Call): Promise<void> {
 async function answer(request: number, call: Call, signal: AbortSignal): Promise<unknown> {
   switch (call.kind) {
     case "load": {
-      const model = await LocalModel.load(call.path, call.options);
+      const model = await LocalModel.load(call.path, { ...call.options, ...(call.progress ? { onProgress: (progress) => self.postMessage({ request, progress }) } : {}) });
       if (signal.aborted) { model.dispose(); throw signal.reason; }
-      models.set(nextId, { model, sessions: new Map(), waiting: [], disposing: false, running: 0 });
+      models.set(nextId, { model, sessions: new Map(), waiting: [], disposing: false, running: 0, answers: 0 });
       return { model: nextId++, info: infoOf(model) };
     }
+    case "estimate": return estimateOf(call.path, call.options);
     case "generate": return generate(request, call, signal);
+    case "embed": return embed(call, signal);
+    case "session": return withSession(loaded(call.model), call.session, signal, (held) => perform(call, held.session, signal));
     case "tokenize": return loaded(call.model).model.tokenizer.encode(call.text, call.options);
     case "detokenize": return loaded(call.model).model.tokenizer.decode(call.ids, { special: call.special });
     case "openSession": {
-      const l = loaded(call.model), { sequences } = l.model.runner.plan;
-      while (l.sessions.size >= sequences) {
-        // A shared session gives up its place, when its answer has ended.
-        const idle = [...l.sessions].find(([, h]) => !h.busy && !h.reserved);
-        if (idle) { idle[1].session.dispose(); l.sessions.delete(idle[0]); break; }
-        if ([...l.sessions.values()].every((h) => h.reserved)) throw new UsageError("too_many_sequences", `${sequences} sessions are open already`, "Load the model with more `sessions`, or dispose of one.");
-        await turn(l, signal);
-      }
-      l.sessions.set(nextId, { session: l.model.session(), busy: false, reserved: true });
-      return nextId++;
+      const l = loaded(call.model);
+      await makeRoom(l, signal);
+      return reserve(l, l.model.session());
     }
     case "closeSession": {
       const l = models.get(call.model), held = l?.sessions.get(call.session);
@@ -74,6 +72,8 @@ async function answer(request: number, call: Call, signal: AbortSignal): Promise
       wake(l);
       while (l.running > 0) await new Promise<void>((resolve) => l.waiting.push(resolve));
       await l.model.scheduler.idle();
+      // The ends of these answers leave first.
+      await new Promise((resolve) => setImmediate(resolve));
       for (const h of l.sessions.values()) h.session.dispose();
       models.delete(call.model);
       l.model.dispose();
@@ -83,18 +83,75 @@ async function answer(request: number, call: Call, signal: AbortSignal): Promise
 }
 
 async function generate(request: number, call: Extract<Call, { kind: "generate" }>, signal: AbortSignal): Promise<void> {
-  const l = loaded(call.model);
+  const l = loaded(call.model), options = { ...call.options, signal };
+  const prompt = encodePrompt(l.model, call.prompt, options);
+  let began = false;
+  try {
+    await withSession(l, call.session, signal, async ({ session }) => {
+      began = true;
+      for await (const part of generateParts(l.model, session, prompt, options)) self.postMessage({ request, parts: [part] });
+    }, prompt.ids);
+  } catch (e) {
+    if (began || !signal.aborted || options.onAbort !== "stop") throw e;
+    self.postMessage({ request, parts: [{ type: "finish", reason: "abort", usage: { promptTokens: prompt.ids.length, cachedTokens: 0, completionTokens: 0, prefillMs: 0, decodeMs: 0 } }] });
+  }
+}
+
+/** As many inputs at once as there are idle sessions: their rows share steps. */
+async function embed(call: Extract<Call, { kind: "embed" }>, signal: AbortSignal): Promise<Embedding[]> {
+  const l = loaded(call.model), { tokenizer } = l.model;
+  if (call.inputs.some((x) => typeof x === "string")) requireText(l.model);
+  const all = call.inputs.map((x) => (typeof x === "string" ? tokenizer.encode(x) : x));
+  return await Promise.all(all.map((ids) => withSession(l, 0, signal, async ({ session }) => {
+    const vector = await session.embed(ids, signal);
+    const length = call.normalize ? Math.hypot(...vector) : 1;
+    return { vector: length > 0 ? vector.map((x) => x / length) : vector, tokens: ids.length };
+  }, ids)));
+}
+
+async function perform({ model, does }: { readonly model: number; readonly does: SessionDeed }, session: Session, signal: AbortSignal): Promise<unknown> {
+  const l = loaded(model);
+  switch (does.kind) {
+    case "tokens": return session.ids.slice(0, session.length);
+    case "snapshot": session.snapshot(); return session.length;
+    case "rewind": session.rewind(does.by === undefined ? does.to as number : session.length - does.by); return session.length;
+    case "save": return session.save(does.path, l.model.savedFor);
+    case "restore": return session.restore(does.path, l.model.savedFor);
+    case "fork":
+      await makeRoom(l, signal);
+      return reserve(l, session.fork());
+  }
+}
+
+/** Waits until one more session can be opened; an idle shared one gives up its place. */
+async function makeRoom(l: Loaded, signal: AbortSignal): Promise<void> {
+  const { sequences } = l.model.runner.plan;
+  while (l.sessions.size >= sequences) {
+    const idle = [...l.sessions].filter(([, h]) => !h.busy && !h.reserved).sort(([, a], [, b]) => a.used - b.used)[0];
+    if (idle) {
+      idle[1].session.dispose();
+      l.sessions.delete(idle[0]);
+    } else if ([...l.sessions.values()].every((h) => h.reserved)) {
+      throw new UsageError("too_many_sequences", `${sequences} sessions are open already`, "Load the model with more `sessions`, or dispose of one.");
+    } else {
+      await turn(l, signal);
+    }
+  }
+}
+
+/** Keeps a session for its caller; gives its id. */
+function reserve(l: Loaded, session: Session): number {
+  l.sessions.set(nextId, { session, busy: false, reserved: true, used: l.answers });
+  return nextId++;
+}
+
+/** Does something with a session: the named one, or (0) a shared one that holds much of `ids` already. Waits for its turn. */
+async function withSession<T>(l: Loaded, id: number, signal: AbortSignal, work: (held: Held) => Promise<T>, ids: readonly number[] = []): Promise<T> {
   l.running++;
   let held: Held | undefined;
   try {
-    try {
-      held = await takeSession(l, call.session, signal);
-    } catch (e) {
-      if (!signal.aborted || call.options.onAbort !== "stop") throw e;
-      self.postMessage({ request, parts: [{ type: "finish", reason: "abort", usage: { promptTokens: 0, cachedTokens: 0, completionTokens: 0, prefillMs: 0, decodeMs: 0 } }] });
-      return;
-    }
-    for await (const part of generateParts(l.model, held.session, call.prompt, { ...call.options, signal })) self.postMessage({ request, parts: [part] });
+    held = await takeSession(l, id, signal, ids);
+    return await work(held);
   } finally {
     if (held) held.busy = false;
     l.running--;
@@ -102,22 +159,29 @@ async function generate(request: number, call: Extract<Call, { kind: "generate" 
   }
 }
 
-/** A session for one answer: the named one, or an idle shared one; waits for its turn. */
-async function takeSession(l: Loaded, id: number, signal: AbortSignal): Promise<Held> {
+async function takeSession(l: Loaded, id: number, signal: AbortSignal, ids: readonly number[]): Promise<Held> {
+  const take = (held: Held): Held => {
+    held.busy = true;
+    held.used = ++l.answers;
+    return held;
+  };
   for (;;) {
     if (l.disposing) throw new DisposedError("Model");
     signal.throwIfAborted();
     if (id !== 0) {
       const held = l.sessions.get(id);
       if (!held) throw new DisposedError("Session");
-      if (!held.busy) { held.busy = true; return held; }
+      if (!held.busy) return take(held);
     } else {
-      const idle = [...l.sessions.values()].find((h) => !h.busy && !h.reserved);
-      if (idle) { idle.busy = true; return idle; }
-      if (l.sessions.size < l.model.runner.plan.sequences) {
-        const held = { session: l.model.session(), busy: true, reserved: false };
+      const idle = [...l.sessions.values()].filter((h) => !h.busy && !h.reserved).map((held) => ({ held, shared: held.session.shared(ids) }));
+      const best = idle.sort((a, b) => b.shared - a.shared || a.held.used - b.held.used)[0];
+      // Another's conversation is not written over for a few tokens at its beginning, while there is room.
+      const room = l.sessions.size < l.model.runner.plan.sequences;
+      if (best && (!room || best.shared * 2 >= best.held.session.length)) return take(best.held);
+      if (room) {
+        const held: Held = { session: l.model.session(), busy: false, reserved: false, used: 0 };
         l.sessions.set(nextId++, held);
-        return held;
+        return take(held);
       }
       if ([...l.sessions.values()].every((h) => h.reserved)) {
         throw new UsageError("no_session", "Every sequence of the model is reserved by a session", "Load the model with more `sessions`, or generate through a session.");
@@ -140,6 +204,11 @@ function loaded(id: number): Loaded {
   const l = models.get(id);
   if (!l || l.disposing) throw new DisposedError("Model");
   return l;
+}
+
+function estimateOf(path: string, options: Extract<Call, { kind: "estimate" }>["options"]): ModelEstimate {
+  const { file, plan, estimate } = openModel(path, options), { name, architecture, contextLength } = familyOf(file).configure(file);
+  return { path: file.path, name, architecture, contextLength, plan, memory: estimate };
 }
 
 function infoOf(model: LocalModel): ModelInfo {

@@ -5,10 +5,13 @@ import { PAGE_TOKENS, pagesFor, type PageAllocator } from "./pages.ts";
 /** One change of a page table, to be sent with the next step. */
 export interface PageDelta { table: number; index: number; page: number }
 
-/** A KV kind with its allocator and the copy of one page's first tokens. */
+/** A KV kind with its allocator, the copy of one page's first tokens, and whole pages as bytes. */
 export interface KvStore {
   readonly kind: KvKind;
   readonly allocator: PageAllocator;
+  readonly pageBytes: number;
+  readPage(page: number, into: Uint8Array): void;
+  writePage(page: number, from: Uint8Array): void;
   copyPage(destination: number, source: number, tokens: number): void;
 }
 
@@ -105,6 +108,13 @@ export class SequencePages {
     this.rewind(0);
     for (const s of this.stores) for (const { index, page } of snapshot.pages.get(s.kind.table)!) this.#set(s, index, s.allocator.share(page));
     this.length = snapshot.length;
+  }
+  /** The same pages once more, for another owner. */
+  share(snapshot: Snapshot): Snapshot {
+    return {
+      length: snapshot.length,
+      pages: new Map(this.stores.map((s) => [s.kind.table, snapshot.pages.get(s.kind.table)!.map(({ index, page }) => ({ index, page: s.allocator.share(page) }))])),
+    };
   }
   drop(snapshot: Snapshot): void {
     for (const s of this.stores) for (const { page } of snapshot.pages.get(s.kind.table)!) s.allocator.release(page);

@@ -25,6 +25,8 @@ export interface GraphInput {
   readonly step: Activations;
   readonly output: Activations;
   readonly hooks?: GraphHooks;
+  /** (sequences, 1, hidden): takes the sum of each sequence's rows after the output norm, instead of logits. Every row then runs through every layer. */
+  readonly pooled?: View;
 }
 
 /** Widths in floats of everything that a row set keeps alive; the memory estimate counts the same list. */
@@ -41,11 +43,11 @@ export function rowWidths(config: ModelConfig): Record<string, number> {
   };
 }
 
-/** Records the forward pass up to `logits` (output rows, 1, vocabulary), which it returns. */
+/** Records the forward pass up to `logits` (output rows, 1, vocabulary), which it returns, or to `pooled`. */
 export function recordForward(ops: Recorder, input: GraphInput): View {
   const { config, weights, hooks } = input, d = config.hidden, count = config.layers.length;
   const places = kvPlaces(config, input.pools);
-  const tail = tailStart(config);
+  const tail = input.pooled ? count : tailStart(config);
   const widths = rowWidths(config);
   for (const rows of tail < count ? [input.step, input.output] : [input.step]) for (const [name, width] of Object.entries(widths)) rows.reserve(name, width);
 
@@ -76,6 +78,10 @@ export function recordForward(ops: Recorder, input: GraphInput): View {
   }
   hooks?.layer?.(count);
   hooks?.hidden?.(count, n);
+  if (input.pooled) {
+    ops.poolRows(input.pooled, n);
+    return input.pooled;
+  }
   if (rows === input.step) {
     ops.gatherRows(input.output.view("n", 1, d), n);
     n = input.output.view("n", 1, d);

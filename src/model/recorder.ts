@@ -38,6 +38,7 @@ export class Recorder {
   pleCombine(dst: View, projected: View, token: View, w: W, eps: number, projectedScale: number, scale: number): void {
     this.k.pleCombine(this.s, dst.handle, projected.handle, token.handle, w.handle, eps, projectedScale, scale);
   }
+  poolRows(dst: View, x: View): void { this.k.poolRows(this.s, dst.handle, x.handle); }
   logitsProcess(logits: View, mask: Maybe<View>): void { this.k.logitsProcess(this.s, logits.handle, h(mask)); }
   logprobs(logits: View): void { this.k.logprobs(this.s, logits.handle); }
   sample(logits: View): void { this.k.sample(this.s, logits.handle); }

@@ -18,6 +18,9 @@ class Store implements KvStore {
     this.contents = Array.from({ length: capacity }, () => new Int32Array(PAGE_TOKENS).fill(-1));
     this.allocator = new PageAllocator(capacity, () => {});
   }
+  readonly pageBytes = PAGE_TOKENS * 4;
+  readPage(page: number, into: Uint8Array): void { into.set(new Uint8Array(this.contents[page]!.buffer)); }
+  writePage(page: number, from: Uint8Array): void { new Uint8Array(this.contents[page]!.buffer).set(from); }
   copyPage(destination: number, source: number, tokens: number): void {
     if (this.brokenCopies) throw new Error("copy failed");
     this.copies++;
