@@ -4,7 +4,7 @@ import { describe, test } from "bun:test";
 import { Recorder, UnfusedRecorder } from "../../src/model/recorder.ts";
 import { BAO } from "../../src/native/symbols.ts";
 import type { Device, KvPool, Precision, View } from "../../src/native/objects.ts";
-import { activations, allowTime, batchInvariant, DTYPES, expectClose, isas, KV_TYPES, ON_CPU, oracle, type Outputs, play, Random, type Rig, subject } from "./harness.ts";
+import { activations, allowTime, batchInvariant, DTYPES, expectClose, isas, KV_TYPES, manyRows, ON_CPU, oracle, type Outputs, play, Random, type Rig, subject } from "./harness.ts";
 import { blockOf, dtypeName } from "./weights.ts";
 
 allowTime();
@@ -115,7 +115,7 @@ describe("fused ops are their compositions", () => {
     for (const precision of PRECISIONS) {
       for (const rows of [1, 2, 7, 33]) {
         for (const types of [[BAO.Q4_K, BAO.Q4_K, BAO.Q6_K], [BAO.Q8_0, BAO.F16], [BAO.F32, BAO.Q4_0, BAO.BF16], [BAO.Q5_K], [BAO.NVFP4, BAO.MXFP4, BAO.IQ4_XS]]) {
-          agree(`group ${types.map(dtypeName).join(" ")} x ${rows} ${precision}`, rows, precision, 1e-5, (rig, r) => {
+          agree(`group ${types.map(dtypeName).join(" ")} x ${rows} ${precision}`, rows, precision, manyRows(1e-5, precision, rows), (rig, r) => {
             const x = rig.input(activations(new Random(rows), rows, 512), 1, 512, { gapBytes: 4 });
             const w = types.map((dtype, i) => rig.weight({ dtype, rows: [40, 8, 17][i]!, columns: 512, seed: i + 1 })), d = types.map((_, i) => rig.view(rows, 1, [40, 8, 17][i]!));
             r.matmulGroup([d[0]!, d[1], d[2]], x, [w[0]!, w[1], w[2]]);
@@ -132,13 +132,13 @@ describe("fused ops are their compositions", () => {
         const columns = Math.max(blockOf(dtype), 96 - 96 % blockOf(dtype)) * 2, rows = [1, 3, 8, 17][i % 4]!, activation = i % 2 ? "gelu" : "silu";
         for (const packed of [false, true]) {
           const random = new Random(dtype + 1), x = activations(random, rows, columns), list = random.i32(rows * 2, 5).map((id) => id - 1); // -1 now and then
-          agree(`matmul_glu ${dtypeName(dtype)} ${precision}`, rows, precision, 2e-5, (rig, r) => {
+          agree(`matmul_glu ${dtypeName(dtype)} ${precision}`, rows, precision, manyRows(2e-5, precision, rows), (rig, r) => {
             const gate = rig.weight({ dtype, rows: packed ? 42 : 21, columns }), up = packed ? undefined : rig.weight({ dtype: precision === "exact" ? dtype : BAO.F16, rows: 21, columns, seed: 2 });
             const dst = rig.view(rows, 1, 21, { gapBytes: 4 });
             r.matmulGlu(dst, rig.input(x, 1, columns), gate, up, activation);
             return f32(rig, { dst });
           });
-          agree(`moe_matmul_glu ${dtypeName(dtype)} ${precision}`, rows, precision, 2e-5, (rig, r) => {
+          agree(`moe_matmul_glu ${dtypeName(dtype)} ${precision}`, rows, precision, manyRows(2e-5, precision, rows), (rig, r) => {
             const gate = rig.weight({ dtype, rows: packed ? 14 : 7, columns, experts: 4 }), up = packed ? undefined : rig.weight({ dtype, rows: 7, columns, experts: 4, seed: 2 });
             const dst = rig.view(rows, 2, 7), ids = rig.input(list, 1, 2);
             r.moeMatmulGlu(dst, rig.input(x, 1, columns), gate, up, ids, activation);
@@ -151,14 +151,15 @@ describe("fused ops are their compositions", () => {
 
   test("router and moe_matmul_sum", () => {
     for (const precision of PRECISIONS) {
-      for (const rows of [1, 3, 5, 32]) {
+      // In bf16 a device may round the weights of a matmul of more rows, not those of a router: near ties would turn.
+      for (const rows of [1, 3, 5, precision === "fast-bf16" ? 16 : 32]) {
         for (const dtype of [BAO.F32, BAO.Q8_0, BAO.Q6_K, BAO.Q4_K] as const) {
           agree(`router ${dtypeName(dtype)} x ${rows} ${precision}`, rows, precision, 1e-5, (rig, r) => {
             const ids = rig.view(rows, 1, 4, { dtype: "i32" }), weights = rig.view(rows, 1, 4), w = rig.weight({ dtype, rows: 24, columns: 256 });
             r.router(ids, weights, rig.input(new Random(rows).f32(rows * 256), 1, 256), w, true);
             return f32(rig, { ids, weights });
           });
-          agree(`moe_matmul_sum ${dtypeName(dtype)} x ${rows} ${precision}`, rows, precision, 2e-5, (rig, r) => {
+          agree(`moe_matmul_sum ${dtypeName(dtype)} x ${rows} ${precision}`, rows, precision, manyRows(2e-5, precision, rows), (rig, r) => {
             const random = new Random(rows + 50), w = rig.weight({ dtype, rows: 19, columns: 256, experts: 4 });
             rig.device.k.weightScale(w.handle, rig.vector(Float32Array.of(0.5, 1.7, -1.2, 3)).handle);
             const x = rig.input(random.f32(rows * 3 * 256), 3, 256), ids = rig.input(random.i32(rows * 3, 5), 1, 3), weights = rig.input(random.f32(rows * 3), 1, 3);
