@@ -4,6 +4,7 @@ export type { FinishReason, GenerateOptions, Prompt, StreamPart, Usage } from ".
 export type { LoadProgress } from "./engine/model.ts";
 export type { Embedding, ModelEstimate, ModelInfo } from "./engine/protocol.ts";
 export type { Message, Part, ToolCall, ToolInput } from "./chat/index.ts";
+export type { ResponseFormat, ToolChoice } from "./structured/index.ts";
 export type { SamplingOptions, TokenLogprob } from "./sample/params.ts";
 export type { MemoryEstimate, RunPlan } from "./model/estimate.ts";
 export { BaoError, DisposedError, KernelError, ModelFileError, ResourceError, UsageError, type ErrorClass } from "./errors.ts";

@@ -1,6 +1,7 @@
 // Text generation over a session: prompt to ids, decode loop, stop ids and stop strings, typed parts, usage. One loop for library, CLI and server.
 import { BaoError, UsageError } from "../errors.ts";
 import { PartStream, type Message, type Part, type ToolInput } from "../chat/index.ts";
+import { compileConstraint, type ResponseFormat, type ToolChoice } from "../structured/index.ts";
 import type { TokenMask } from "./mask.ts";
 import { resolveSampling, type Drawn, type SamplingOptions, type TokenLogprob } from "../sample/params.ts";
 import { requireText, type LocalModel } from "./model.ts";
@@ -22,6 +23,12 @@ export interface GenerateOptions extends SamplingOptions {
   /** Let the model think first, if it can. */
   thinking?: boolean;
   tools?: readonly ToolInput[];
+  /** Whether and which tools are called. Default: as the model sees fit. A call that begins is always one of the tools', with arguments of its schema. */
+  toolChoice?: ToolChoice;
+  /** Several calls in one answer. Default true. */
+  parallelToolCalls?: boolean;
+  /** The answer is JSON, of a schema or any; thoughts stay free. Throws `unsupported_schema` for a schema that cannot be guaranteed. */
+  responseFormat?: ResponseFormat;
   /** Ends the answer early. By default the iteration throws signal.reason; with onAbort "stop" it finishes with reason "abort". */
   signal?: AbortSignal;
   onAbort?: "throw" | "stop";
@@ -33,7 +40,7 @@ export interface GenerateOptions extends SamplingOptions {
 export interface LocalGenerateOptions extends GenerateOptions {
   /** Called after every prefill step with the prompt tokens in the cache and their total. */
   onPrefill?: (done: number, total: number) => void;
-  /** Constrains the answer token by token. */
+  /** Constrains the answer token by token, instead of what responseFormat and tools say. */
   mask?: TokenMask;
 }
 
@@ -94,6 +101,8 @@ export async function* generateParts(model: LocalModel, session: Session, prompt
   const sampling = resolveSampling({ ...options, ...(bias ? { logitBias: bias } : {}) }, vocabulary, fileSampling(model));
   const { ids, opensThought } = encodePrompt(model, prompt, options);
   const text = tokenizer.model !== "none";
+  const { tools, toolChoice, parallelToolCalls, responseFormat: format, thinking } = options;
+  using constraint = options.mask || (!tools && !toolChoice && !format) ? undefined : await compileConstraint(tokenizer, { format, tools, toolChoice, parallelToolCalls, thinking, opensThought });
   const parts = text ? new PartStream(tokenizer, { inThought: opensThought }) : undefined;
   const stops = new StopStrings(stopTexts);
   const usage: Usage = { promptTokens: ids.length, cachedTokens: 0, completionTokens: 0, prefillMs: 0, decodeMs: 0 };
@@ -131,7 +140,7 @@ export async function* generateParts(model: LocalModel, session: Session, prompt
     return reason !== "stop" && usage.completionTokens < maxTokens && !session.full;
   };
   try {
-    const answer = session.answer(ids, { sampling, mask: options.mask, limit: maxTokens, signal, onPrefill: options.onPrefill, onToken });
+    const answer = session.answer(ids, { sampling, mask: options.mask ?? constraint, limit: maxTokens, signal, onPrefill: options.onPrefill, onToken });
     usage.cachedTokens = answer.reused;
     const over = (): void => { ended = true; wake(); };
     answer.ended.then(over, (error: unknown) => { failed = { error }; over(); });
