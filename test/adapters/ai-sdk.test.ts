@@ -1,11 +1,13 @@
 // The AI SDK's own functions over the adapter: text from the demo model, everything else from a model that plays back parts.
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { generateText, jsonSchema, stepCountIs, streamText, tool, type ModelMessage } from "ai";
-import { languageModel } from "../../src/adapters/ai-sdk.ts";
+import { embedMany, generateText, jsonSchema, stepCountIs, streamText, tool, type ModelMessage } from "ai";
+import { embeddingModel, languageModel } from "../../src/adapters/ai-sdk.ts";
 import type { Model } from "../../src/index.ts";
 import { finish, loadDemo, scripted, STORY, USAGE } from "../server/harness.ts";
 
 setDefaultTimeout(30_000);
+// Warnings are looked at where they matter.
+globalThis.AI_SDK_LOG_WARNINGS = false;
 const prompt = STORY.content;
 
 describe("the demo model", () => {
@@ -49,6 +51,12 @@ describe("the demo model", () => {
     }
     expect(types.at(-1)).toBe("abort");
     expect((await generateText({ model: languageModel(model), prompt, ...greedy })).text.length).toBeGreaterThan(20);
+  });
+  test("embedMany gives the library's vectors", async () => {
+    const values = ["a little dog", "the sea"], own = await model.embed(values);
+    const { embeddings, usage } = await embedMany({ model: embeddingModel(model), values });
+    expect(embeddings).toEqual(own.map((e) => [...e.vector]));
+    expect(usage.tokens).toBe(own.reduce((n, e) => n + e.tokens, 0));
   });
   test("errors of the engine come through as they are", async () => {
     const error = await generateText({ model: languageModel(model), prompt: "word ".repeat(3000), maxRetries: 0 }).catch((e: unknown) => e);

@@ -142,6 +142,30 @@ describe("completions and responses", () => {
   });
 });
 
+describe("embeddings", () => {
+  test("OpenAI's client reads base64 by default and floats on request: the library's own vectors", async () => {
+    const input = ["Once upon a time", "A little dog"];
+    const own = await model.embed(input);
+    for (const encoding of [{}, { encoding_format: "float" }] as const) {
+      const { data, usage } = await client.embeddings.create({ model: "demo", input, ...encoding });
+      expect(data.map((d) => d.embedding)).toEqual(own.map((e) => [...e.vector]));
+      expect(usage.prompt_tokens).toBe(own.reduce((n, e) => n + e.tokens, 0));
+    }
+    const long = await client.embeddings.create({ model: "demo", input: "word ".repeat(3000) }).catch((e: unknown) => e) as APIError;
+    expect([long.status, long.code, long.param]).toEqual([400, "context_length_exceeded", "input"]);
+  });
+  test("a thousand in a row", async () => {
+    const { embedding } = (await client.embeddings.create({ model: "demo", input: "story 999" })).data[0]!;
+    let last: number[] = [];
+    for (let i = 0; i < 1000; i += 50) {
+      const { data } = await client.embeddings.create({ model: "demo", input: Array.from({ length: 50 }, (_, k) => `story ${i + k}`) });
+      expect(data.length).toBe(50);
+      last = data.at(-1)!.embedding;
+    }
+    expect(last).toEqual(embedding);
+  });
+});
+
 describe("the server around it", () => {
   test("models", async () => {
     const list = await client.models.list();
