@@ -134,7 +134,7 @@ async function prefillOnly(loaded: Loaded, prompt: Prompt, options: LocalGenerat
   const { ids } = encodePrompt(loaded.model, prompt, options);
   const start = Bun.nanoseconds();
   const { reused } = await session.prefill(ids, { signal: options.signal, onProgress: (done, total) => progress.update(done, total) });
-  const usage = { promptTokens: ids.length, cachedTokens: reused, completionTokens: 0, prefillMs: (Bun.nanoseconds() - start) / 1e6, decodeMs: 0 };
+  const usage = { promptTokens: ids.length, cachedTokens: reused, completionTokens: 0, thoughtTokens: 0, prefillMs: (Bun.nanoseconds() - start) / 1e6, decodeMs: 0 };
   if (args.json) outJson({ model: loaded.path, text: "", ids: [], finishReason: "length", seed: options.seed, usage, timings: timings(usage, loaded.model.estimate.bytesPerToken) });
   if (args.stats) for (const line of runLines(usage, loaded.model.estimate.bytesPerToken)) noteLine(line);
 }

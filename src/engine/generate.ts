@@ -49,6 +49,8 @@ export interface Usage {
   /** Prompt tokens that were in the cache already. */
   cachedTokens: number;
   completionTokens: number;
+  /** Those of them that gave thoughts. */
+  thoughtTokens: number;
   /** Milliseconds. */
   prefillMs: number;
   decodeMs: number;
@@ -105,7 +107,7 @@ export async function* generateParts(model: LocalModel, session: Session, prompt
   using constraint = options.mask || (!tools && !toolChoice && !format) ? undefined : await compileConstraint(tokenizer, { format, tools, toolChoice, parallelToolCalls, thinking, opensThought });
   const parts = text ? new PartStream(tokenizer, { inThought: opensThought }) : undefined;
   const stops = new StopStrings(stopTexts);
-  const usage: Usage = { promptTokens: ids.length, cachedTokens: 0, completionTokens: 0, prefillMs: 0, decodeMs: 0 };
+  const usage: Usage = { promptTokens: ids.length, cachedTokens: 0, completionTokens: 0, thoughtTokens: 0, prefillMs: 0, decodeMs: 0 };
   let reason = "length" as FinishReason, called = false;
 
   // What the answer has produced and nobody has read yet; its length is bounded by the context.
@@ -133,7 +135,11 @@ export async function* generateParts(model: LocalModel, session: Session, prompt
     usage.completionTokens++;
     if (sampling.logprobs >= 0) produced.push({ type: "token", id: drawn.id, text: text ? tokenizer.piece(drawn.id) : "", logprob: drawn.logprob!, top: drawn.top! });
     if (!options.ignoreStop && tokenizer.stopIds.has(drawn.id)) reason = "stop";
-    else if (parts) emit(parts.push(drawn.id));
+    else if (parts) {
+      const made = parts.push(drawn.id);
+      if (made.some((p) => p.type === "thought")) usage.thoughtTokens++;
+      emit(made);
+    }
     else produced.push({ type: "text", text: `${drawn.id} ` });
     if (stops.stopped !== undefined) reason = "stop";
     wake();

@@ -18,6 +18,8 @@ export interface ModelInfo {
   readonly loadTimes: LoadTimes;
   /** Oddities of the file that were worked around. */
   readonly warnings: readonly string[];
+  /** What the file's chat template knows of; undefined without a usable one. */
+  readonly chat: { readonly tools: boolean; readonly thinking: boolean } | undefined;
 }
 
 /** What a file would take if it were loaded. */

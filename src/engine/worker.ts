@@ -1,5 +1,5 @@
 // The engine Worker: owns every loaded model and does all FFI, so that the caller's event loop keeps running. Created once, never terminated.
-import { DisposedError, UsageError } from "../errors.ts";
+import { BaoError, DisposedError, UsageError } from "../errors.ts";
 import { familyOf } from "../model/registry.ts";
 import { encodePrompt, generateParts } from "./generate.ts";
 import { LocalModel, openModel, requireText } from "./model.ts";
@@ -93,7 +93,7 @@ async function generate(request: number, call: Extract<Call, { kind: "generate" 
     }, prompt.ids);
   } catch (e) {
     if (began || !signal.aborted || options.onAbort !== "stop") throw e;
-    self.postMessage({ request, parts: [{ type: "finish", reason: "abort", usage: { promptTokens: prompt.ids.length, cachedTokens: 0, completionTokens: 0, prefillMs: 0, decodeMs: 0 } }] });
+    self.postMessage({ request, parts: [{ type: "finish", reason: "abort", usage: { promptTokens: prompt.ids.length, cachedTokens: 0, completionTokens: 0, thoughtTokens: 0, prefillMs: 0, decodeMs: 0 } }] });
   }
 }
 
@@ -216,5 +216,17 @@ function infoOf(model: LocalModel): ModelInfo {
   return {
     path: model.file.path, name: config.name, architecture: config.architecture, vocabulary: config.vocabulary, contextLength: config.contextLength,
     plan, estimate: model.estimate, device: device.info, loadTimes: model.loadTimes, warnings: model.tokenizer.warnings,
+    chat: chatOf(model),
   };
+}
+
+/** What its template can do; nothing for a model that is no chat model, whose conversations are refused when one comes. */
+function chatOf(model: LocalModel): ModelInfo["chat"] {
+  try {
+    const { supportsTools, supportsThinking } = model.template;
+    return { tools: supportsTools, thinking: supportsThinking };
+  } catch (e) {
+    if (e instanceof BaoError) return undefined;
+    throw e;
+  }
 }

@@ -255,7 +255,7 @@ describe("the queue", () => {
   test("full: 429 with Retry-After, and room again afterwards", async () => {
     let open = (): void => {};
     const gate = new Promise<void>((resolve) => { open = resolve; });
-    const slow = scripted([() => gate, { type: "text", text: "x" }, { type: "finish", reason: "stop", usage: { promptTokens: 1, cachedTokens: 0, completionTokens: 1, prefillMs: 1, decodeMs: 1 } }], 1);
+    const slow = scripted([() => gate, { type: "text", text: "x" }, { type: "finish", reason: "stop", usage: { promptTokens: 1, cachedTokens: 0, completionTokens: 1, thoughtTokens: 0, prefillMs: 1, decodeMs: 1 } }], 1);
     await using small = serve(slow, { port: 0, queue: 1 });
     const patient = new OpenAI({ baseURL: new URL("/v1", small.url).href, apiKey: "none", maxRetries: 0 });
     const ask = () => patient.chat.completions.create({ model: "scripted", messages: [STORY] });
@@ -272,7 +272,7 @@ describe("the queue", () => {
     expect((await ask()).choices[0]!.message.content).toBe("x");
   });
   test("a silent stream is kept open by comments, and closing waits for the answer", async () => {
-    const slow = scripted([() => Bun.sleep(120), { type: "text", text: "late" }, { type: "finish", reason: "stop", usage: { promptTokens: 1, cachedTokens: 0, completionTokens: 1, prefillMs: 1, decodeMs: 1 } }]);
+    const slow = scripted([() => Bun.sleep(120), { type: "text", text: "late" }, { type: "finish", reason: "stop", usage: { promptTokens: 1, cachedTokens: 0, completionTokens: 1, thoughtTokens: 0, prefillMs: 1, decodeMs: 1 } }]);
     const small = serve(slow, { port: 0, keepAliveMs: 25 });
     const response = await fetch(new URL("/v1/chat/completions", small.url), { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ messages: [STORY], stream: true }) });
     const closed = small.close();
