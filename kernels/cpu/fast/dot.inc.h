@@ -5,21 +5,29 @@
 
 constexpr int64_t CHUNK = 256;            // columns unpacked at a time
 constexpr int64_t ROW_BLOCK = 128;        // activation rows that share an unpacked tile
+constexpr int64_t AHEAD_BYTES = W == 16 ? 9 << 10 : 14 << 10;  // fetched before they are unpacked; the first of a piece are waited for
 
-// W rows of a weight, `stride` bytes apart; rows at or beyond `rows` do not exist and are not read. `more` tiles follow in memory
-// and are next; a `first` one finds nothing fetched.
+// W rows of a weight, `stride` bytes apart; rows at or beyond `rows` do not exist and are not read. `more` tiles are visited next: those
+// that follow in memory, or, when two weights take turns, first the one at `other`, then the one that follows this, and so on.
+// A `first` tile finds nothing fetched.
 struct WeightTile {
   const uint8_t* data;
   int64_t stride;
   int rows;
   int64_t more;
   bool first;
+  const uint8_t* other = nullptr;
+  // The n-th tile after this one.
+  BAO_INLINE const uint8_t* after(int64_t n) const {
+    if (!other) return data + n * W * stride;
+    return (n % 2 ? other : data) + n / 2 * W * stride;
+  }
 };
 
 // Fetches what will be unpacked some chunks later. Hardware loses track of W streams; and lines are asked for little by little (a part with
 // every 32 columns), because a burst would fill the miss buffers and hold up the loads. CHUNK_BYTES: of one row of a chunk.
 template <class T> struct Ahead {
-  static constexpr int CHUNK_BYTES = CHUNK / T::ELEMENTS * T::BYTES, LINES = (CHUNK_BYTES + 63) / 64, DISTANCE = 1 + (14 << 10) / (CHUNK_BYTES * W);
+  static constexpr int CHUNK_BYTES = CHUNK / T::ELEMENTS * T::BYTES, LINES = (CHUNK_BYTES + 63) / 64, DISTANCE = 1 + AHEAD_BYTES / (CHUNK_BYTES * W);
   const WeightTile& tile;
   int64_t chunks, stride = 0;
   const uint8_t* p = nullptr;
@@ -35,7 +43,7 @@ template <class T> struct Ahead {
     int64_t n = 0;
     for (chunk += DISTANCE; chunk >= chunks; chunk -= chunks) n++;
     stride = n <= tile.more ? tile.stride : 0;
-    p = n <= tile.more ? tile.data + n * W * tile.stride + chunk * CHUNK_BYTES : tile.data;
+    p = n <= tile.more ? tile.after(n) + chunk * CHUNK_BYTES : tile.data;
     step = 0;
   }
   BAO_INLINE void fetch() {
@@ -193,6 +201,8 @@ template <class T, int ROWS> struct DotSink {
   }
 };
 
+#include "columns.inc.h"
+
 template <class T> BAO_INLINE void gather_heads(TileScratch& t, const uint8_t* p, int64_t stride, int64_t blocks) {
   for (int r = 0; r < W; r++) {
     const uint8_t* at = p + r * stride + T::HEAD_AT;
@@ -258,8 +268,12 @@ template <class T, int ROWS> __attribute__((noinline)) void tile_few(TileScratch
     int64_t blocks = all - b < BLOCKS ? all - b : BLOCKS, stride;
     const uint8_t* p = chunk_rows(t, tile, b * T::BYTES, blocks * T::BYTES, blocks * T::BYTES, &stride);
     ahead.at_chunk(b / BLOCKS);
-    sink.s = t.s, sink.m = t.m, sink.s_next = t.s, sink.m_next = t.m;
-    unpack_chunk<T>(t, p, stride, blocks, sink);
+    if constexpr (along_columns<T>) {
+      Columns<T>::template block<ROWS>(p, stride, ahead, sink.a, sink.sum);
+    } else {
+      sink.s = t.s, sink.m = t.m, sink.s_next = t.s, sink.m_next = t.m;
+      unpack_chunk<T>(t, p, stride, blocks, sink);
+    }
     ahead.rest();
   }
   for (int r = 0; r < ROWS; r++) vstore(acc + r * W, sink.sum[r]);

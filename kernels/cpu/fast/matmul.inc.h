@@ -50,10 +50,9 @@ BAO_INLINE OutputTile output_tile(int64_t rows, int64_t index) {
   if (rows >= W) return {rows - W, int(W - left), W};
   return {0, 0, int(rows)};
 }
-// acc = the tile's dot products with w.rows of `worker`, times the weight's factor. first: of its piece; more:
-// tiles of the piece that follow.
-BAO_INLINE void run_tile(Worker& worker, const WeightRef& w, int64_t expert, const OutputTile& place, bool fast, int64_t rows, bool first, int64_t more, float* acc) {
-  WeightTile tile = {w.row(expert, place.first), w.row_bytes, place.lanes, more, first};
+// acc = the tile's dot products with w.rows of `worker`, times the weight's factor. first, more, other: as in WeightTile.
+BAO_INLINE void run_tile(Worker& worker, const WeightRef& w, int64_t expert, const OutputTile& place, bool fast, int64_t rows, bool first, int64_t more, float* acc, const uint8_t* other = nullptr) {
+  WeightTile tile = {w.row(expert, place.first), w.row_bytes, place.lanes, more, first, other};
   tile_dot(worker.tile, tile, w.dtype, w.columns, fast, worker.rows, rows, acc);
   if (w.factors) {
     vf factor = vset1(w.factor(expert));
@@ -67,18 +66,43 @@ BAO_INLINE void store_lanes(float* dst, const float* acc, const OutputTile& plac
 }
 
 // How a matmul of `rows` by `tiles` is cut. Pieces of one tile group, differing in rows, follow each other so that they share its bytes.
+// Few rows only wait for memory, and every piece has to wait for its first bytes: their pieces begin large and become small, each a share
+// of what is left, so that all threads end together.
 struct Cut {
-  int64_t row_blocks, rows_each, tiles_each, groups;
+  int64_t row_blocks, rows_each, tiles;
+  int64_t least, most, shares;  // tiles of a group: 1 / shares of what is left, within least and most
+  BAO_INLINE int64_t group(int64_t left) const { return smaller(left, larger(least, smaller(most, left / shares))); }
+  BAO_INLINE int32_t pieces() const {
+    int64_t n = 0;
+    if (least == most) n = (tiles + least - 1) / least;
+    else for (int64_t left = tiles; left > 0; left -= group(left)) n++;
+    return int32_t(n * row_blocks);
+  }
+  // The tiles of a piece.
+  BAO_INLINE void range(int32_t piece, int64_t* begin, int64_t* end) const {
+    int64_t n = piece / row_blocks;
+    *begin = 0;
+    if (least == most) *begin = n * least;
+    else while (n-- > 0) *begin += group(tiles - *begin);
+    *end = *begin + group(tiles - *begin);
+  }
 };
-constexpr int64_t PIECE_BYTES = 256 << 10;
+constexpr int64_t PIECE_BYTES = 256 << 10, LEAST_BYTES = 32 << 10, MOST_BYTES = 8 << 20;
+constexpr int64_t FEW_ROWS = 4;
 BAO_INLINE Cut cut_of(int64_t rows, int64_t tiles, int64_t tile_bytes, int32_t threads) {
   Cut c;
   c.row_blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
   c.rows_each = c.row_blocks ? (rows + c.row_blocks - 1) / c.row_blocks : 0;
   c.rows_each = smaller((c.rows_each + MAX_ROWS - 1) / MAX_ROWS * MAX_ROWS, ROW_BLOCK);
-  int64_t shared = (tiles + 4 * threads - 1) / (4 * threads);
-  c.tiles_each = larger(1, smaller(shared, PIECE_BYTES / tile_bytes));
-  c.groups = (tiles + c.tiles_each - 1) / c.tiles_each;
+  c.tiles = tiles;
+  c.shares = 2 * threads;
+  if (rows <= FEW_ROWS) {
+    c.least = larger(1, LEAST_BYTES / tile_bytes);
+    c.most = larger(c.least + 1, MOST_BYTES / tile_bytes);
+  } else {
+    int64_t shared = (tiles + 4 * threads - 1) / (4 * threads);
+    c.least = c.most = larger(1, smaller(shared, PIECE_BYTES / tile_bytes));
+  }
   return c;
 }
 
@@ -97,15 +121,15 @@ BAO_INLINE Cut matmul_cut(const MatmulStage& a, const Run& run) {
   return cut_of(a.act.units(run), tiles, a.w[0].row_bytes * W, run.threads);
 }
 int32_t matmul_pieces(const void* args, const Run& run) {
-  Cut c = matmul_cut(args_of<MatmulStage>(args), run);
-  return int32_t(c.row_blocks * c.groups);
+  return matmul_cut(args_of<MatmulStage>(args), run).pieces();
 }
 void matmul_run(const void* args, const Run& run, int32_t piece) {
   const MatmulStage& a = args_of<MatmulStage>(args);
   Worker& worker = *reinterpret_cast<Worker*>(run.worker_scratch);
   Cut c = matmul_cut(a, run);
   int64_t first = piece % c.row_blocks * c.rows_each, rows = smaller(a.act.units(run) - first, c.rows_each);
-  int64_t begin = piece / c.row_blocks * c.tiles_each, end = begin + c.tiles_each, before = 0;
+  int64_t begin, end, before = 0;
+  c.range(piece, &begin, &end);
   for (int i = 0; i < a.count; i++) {
     const WeightRef& w = a.w[i];
     int64_t tiles = tile_count(w.rows), from = larger(begin - before, 0), to = smaller(end - before, tiles);
@@ -159,10 +183,13 @@ BAO_INLINE void split_gate_up(WeightRef& gate, WeightRef& up) {
 }
 // acc = act(gate) * up for one tile of outputs.
 BAO_INLINE void run_glu_tile(Worker& worker, const WeightRef& gate, const WeightRef& up, int64_t expert, const OutputTile& place, const void* const* gate_rows, const void* const* up_rows, int64_t rows, bool first, int64_t more, int32_t fast, int32_t activation) {
+  // Tiles of both take turns, if their bytes are alike.
+  bool turns = gate.row_bytes == up.row_bytes && gate.dtype == up.dtype;
+  const uint8_t *gate_at = gate.row(expert, place.first), *up_at = up.row(expert, place.first);
   for (int64_t r = 0; r < rows; r++) worker.rows[r] = gate_rows[r];
-  run_tile(worker, gate, expert, place, rounds(gate, fast), rows, first, more, worker.acc);
+  run_tile(worker, gate, expert, place, rounds(gate, fast), rows, first, turns ? 2 * more + 1 : more, worker.acc, turns ? up_at : nullptr);
   for (int64_t r = 0; r < rows; r++) worker.rows[r] = up_rows[r];
-  run_tile(worker, up, expert, place, rounds(up, fast), rows, first, more, worker.acc2);
+  run_tile(worker, up, expert, place, rounds(up, fast), rows, first && !turns, turns ? 2 * more : more, worker.acc2, turns ? gate_at + W * gate.row_bytes : nullptr);
   glu_span(worker.acc, worker.acc, worker.acc2, rows * W, activation);
 }
 
@@ -176,15 +203,15 @@ BAO_INLINE Cut glu_cut(const GluStage& a, const Run& run) {
   return cut_of(a.act.units(run), tile_count(a.gate.rows), (a.gate.row_bytes + a.up.row_bytes) * W, run.threads);
 }
 int32_t glu_tiles_pieces(const void* args, const Run& run) {
-  Cut c = glu_cut(args_of<GluStage>(args), run);
-  return int32_t(c.row_blocks * c.groups);
+  return glu_cut(args_of<GluStage>(args), run).pieces();
 }
 void glu_tiles_run(const void* args, const Run& run, int32_t piece) {
   const GluStage& a = args_of<GluStage>(args);
   Worker& worker = *reinterpret_cast<Worker*>(run.worker_scratch);
   Cut c = glu_cut(a, run);
   int64_t first = piece % c.row_blocks * c.rows_each, rows = smaller(a.act.units(run) - first, c.rows_each);
-  int64_t begin = piece / c.row_blocks * c.tiles_each, end = smaller(begin + c.tiles_each, tile_count(a.gate.rows));
+  int64_t begin, end;
+  c.range(piece, &begin, &end);
   const void *gate_rows[ROW_BLOCK], *up_rows[ROW_BLOCK];
   for (int64_t r = 0; r < rows; r++) {
     gate_rows[r] = rounds(a.gate, a.fast) ? static_cast<const void*>(a.act.rounded(run, first + r)) : a.act.f32(first + r);

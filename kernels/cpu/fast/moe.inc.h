@@ -62,22 +62,17 @@ void moe_prepare_run(const void* args, const Run& run, int32_t piece) {
   else act_run(&a.act, run, piece - 1);
 }
 
-BAO_INLINE int64_t moe_tiles_each(const MoeStage& a, const Run& run) {
-  int64_t bytes = (a.w.row_bytes + (a.up.present() ? a.up.row_bytes : 0)) * W, tiles = tile_count(a.w.rows);
-  int64_t shared = (tiles * a.max_units(a.pairs(run)) + 4 * run.threads - 1) / (4 * run.threads);
-  return larger(1, smaller(smaller(PIECE_BYTES / bytes, tiles), shared));
+// The tiles of all units in one list. There may be fewer units than max_units: what lies beyond is nobody's.
+BAO_INLINE Cut moe_cut(const MoeStage& a, const Run& run) {
+  int64_t bytes = (a.w.row_bytes + (a.up.present() ? a.up.row_bytes : 0)) * W, rows = smaller(run.step->count(a.ids), ROW_BLOCK);
+  return cut_of(rows, tile_count(a.w.rows) * a.max_units(a.pairs(run)), bytes, run.threads);
 }
 int32_t moe_pieces(const void* args, const Run& run) {
   const MoeStage& a = args_of<MoeStage>(args);
-  if (a.pairs(run) == 0) return 0;
-  return int32_t(a.max_units(a.pairs(run)) * piece_count(tile_count(a.w.rows), moe_tiles_each(a, run)));
+  return a.pairs(run) == 0 ? 0 : moe_cut(a, run).pieces();
 }
-void moe_run(const void* args, const Run& run, int32_t piece) {
-  const MoeStage& a = args_of<MoeStage>(args);
-  int64_t each = moe_tiles_each(a, run), groups = piece_count(tile_count(a.w.rows), each);
-  if (piece / groups >= *a.unit_count(run)) return;
-  ExpertUnit unit = a.units(run)[piece / groups];
-  int64_t begin = piece % groups * each, end = smaller(begin + each, tile_count(a.w.rows));
+// Tiles [begin, end) of one unit.
+void moe_unit(const MoeStage& a, const Run& run, const ExpertUnit& unit, int64_t begin, int64_t end) {
   const int32_t* pairs = a.sorted(run) + unit.first;
   if (unit.expert < 0) {
     int64_t from = begin * W, to = smaller(end * W, a.w.rows);
@@ -101,6 +96,17 @@ void moe_run(const void* args, const Run& run, int32_t piece) {
       run_tile(worker, a.w, unit.expert, place, rounds(a.w, a.fast), unit.count, t == begin, end - t - 1, worker.acc);
     }
     for (int32_t i = 0; i < unit.count; i++) store_lanes(a.place(run, pairs[i]), worker.acc + i * W, place);
+  }
+}
+void moe_run(const void* args, const Run& run, int32_t piece) {
+  const MoeStage& a = args_of<MoeStage>(args);
+  int64_t tiles = tile_count(a.w.rows), begin, end;
+  moe_cut(a, run).range(piece, &begin, &end);
+  end = smaller(end, *a.unit_count(run) * tiles);
+  for (int64_t next; begin < end; begin = next) {
+    int64_t unit = begin / tiles, first = begin % tiles;
+    next = smaller(end, (unit + 1) * tiles);
+    moe_unit(a, run, a.units(run)[unit], first, first + next - begin);
   }
 }
 
