@@ -97,6 +97,7 @@ export async function soak(o: SoakOptions): Promise<SoakReport> {
   if (url === undefined) throw new Error(`the server did not start: ${said}`);
 
   const failures = new Set<string>(), done: Record<string, number> = {}, first: number[] = [], between: number[] = [], rss: number[] = [];
+  const vectors: string[] = [];
   let tokens = 0;
   const post = (path: string, body: Body | string, signal?: AbortSignal): Promise<Response> =>
     fetch(url + path, { method: "POST", headers: json, body: typeof body === "string" ? body : JSON.stringify(body), ...(signal ? { signal } : {}) });
@@ -135,6 +136,28 @@ export async function soak(o: SoakOptions): Promise<SoakReport> {
       if (response.status !== 200) failures.add(`/v1/responses: status ${response.status}`);
       await response.text();
     },
+    async schema(next) {
+      const schema = { type: "object", properties: { name: { type: "string", maxLength: 10 }, legs: { type: "integer", minimum: 0, maximum: 8 } }, required: ["name", "legs"], additionalProperties: false };
+      const response = await post("/v1/chat/completions", { messages: [{ role: "user", content: "A pet." }], max_tokens: 200, seed: Math.trunc(next() * 1e6), response_format: { type: "json_schema", json_schema: { name: "pet", schema } } });
+      const { choices } = await response.json() as any; // eslint-disable-line
+      if (choices?.[0].finish_reason !== "stop") return;
+      const pet = JSON.parse(choices[0].message.content);
+      if (Object.keys(pet).sort().join() !== "legs,name" || pet.name.length > 10 || !(pet.legs >= 0 && pet.legs <= 8)) failures.add(`not of the schema: ${JSON.stringify(pet)}`);
+    },
+    async tools(next) {
+      const tools = [{ type: "function", function: { name: "look", parameters: { type: "object", properties: { at: { enum: ["sky", "sea"] } }, required: ["at"] } } }];
+      const response = await post("/v1/chat/completions", { messages: [{ role: "user", content: "Look!" }], max_tokens: 200, seed: Math.trunc(next() * 1e6), tools, tool_choice: "required", parallel_tool_calls: false });
+      const { choices, error } = await response.json() as any; // eslint-disable-line
+      if (error) { failures.add(`a forced call: ${error.message}`); return; }
+      const call = choices[0].message.tool_calls?.[0]?.function;
+      if (choices[0].finish_reason === "tool_calls" && !["sky", "sea"].includes(JSON.parse(call.arguments).at)) failures.add(`not of the tool: ${JSON.stringify(call)}`);
+    },
+    async embeddings(next) {
+      const i = Math.trunc(next() * 4), body = { input: `Embedding number ${i}, twice the same.`, encoding_format: "base64" };
+      const { data } = await (await post("/v1/embeddings", body)).json() as any; // eslint-disable-line
+      const vector = data?.[0].embedding as string;
+      if ((vectors[i] ??= vector) !== vector) failures.add(`embedding ${i} differs from time to time`);
+    },
     async abort(next) {
       const controller = new AbortController(), wait = next() * 150;
       setTimeout(() => controller.abort(), wait);
@@ -167,7 +190,7 @@ export async function soak(o: SoakOptions): Promise<SoakReport> {
       else if (typeof JSON.parse(text).error?.message !== "string") failures.add(`status ${status} without an error body`);
     },
   };
-  const mix = ["stream", "stream", "stream", "whole", "whole", "sampled", "abort", "abort", "disconnect", "disconnect", "nonsense", "nonsense"];
+  const mix = ["stream", "stream", "stream", "whole", "whole", "sampled", "abort", "abort", "disconnect", "disconnect", "nonsense", "nonsense", "schema", "tools", "embeddings"];
 
   const client = async (number: number): Promise<void> => {
     const next = random(o.seed * 1000 + number);

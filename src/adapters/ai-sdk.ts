@@ -4,13 +4,15 @@ import type {
   EmbeddingModelV4, LanguageModelV4, LanguageModelV4CallOptions, LanguageModelV4Content, LanguageModelV4FinishReason, LanguageModelV4GenerateResult, LanguageModelV4StreamPart, LanguageModelV4Usage, SharedV4Warning,
 } from "@ai-sdk/provider";
 import type { FinishReason, GenerateOptions, Prompt, StreamPart, Usage } from "../engine/generate.ts";
+import type { ModelInfo } from "../engine/protocol.ts";
 import { BaoError } from "../errors.ts";
+import { withoutCutCalls } from "../server/cut.ts";
 import { modelName } from "../server/name.ts";
 import { toMessages } from "./ai-sdk-prompt.ts";
 
 /** What the adapter needs of a model; `load()` gives one. */
 export interface AdaptedModel {
-  readonly info: { readonly path: string };
+  readonly info: Pick<ModelInfo, "path" | "chat">;
   generate(prompt: Prompt, options?: GenerateOptions): AsyncIterable<StreamPart>;
 }
 
@@ -28,11 +30,11 @@ export function languageModel(model: AdaptedModel, modelId: string = modelName(m
   return {
     specificationVersion: "v4", provider: "bao", modelId, supportedUrls: {},
     async doGenerate(options) {
-      const { call, warnings } = callOf(options);
+      const { call, warnings } = callOf(model, options);
       return collect(model.generate(toMessages(options.prompt), call), warnings, modelId);
     },
     async doStream(options) {
-      const { call, warnings } = callOf(options);
+      const { call, warnings } = callOf(model, options);
       // An error of ours belongs to the first read: the SDK turns it into an error part of its own.
       const parts = streamed(model.generate(toMessages(options.prompt), call), warnings, modelId);
       return {
@@ -69,7 +71,7 @@ export function embeddingModel(model: EmbeddingSource, modelId: string = modelNa
 }
 
 /** The engine's options, and what of the SDK's was left out. */
-function callOf(o: LanguageModelV4CallOptions): { call: GenerateOptions; warnings: SharedV4Warning[] } {
+function callOf({ info: { chat } }: AdaptedModel, o: LanguageModelV4CallOptions): { call: GenerateOptions; warnings: SharedV4Warning[] } {
   const call: GenerateOptions = {}, warnings: SharedV4Warning[] = [];
   const unsupported = (feature: string, details?: string): void => { warnings.push({ type: "unsupported", feature, ...(details === undefined ? {} : { details }) }); };
   if (o.maxOutputTokens !== undefined) call.maxTokens = o.maxOutputTokens;
@@ -83,22 +85,23 @@ function callOf(o: LanguageModelV4CallOptions): { call: GenerateOptions; warning
   if (o.abortSignal) call.signal = o.abortSignal;
   if (o.reasoning !== undefined && o.reasoning !== "provider-default") {
     call.thinking = o.reasoning !== "none";
-    if (call.thinking) warnings.push({ type: "compatibility", feature: "reasoning", details: "Thinking is on or off: its effort is up to the model." });
+    if (call.thinking && chat?.thinking === false) unsupported("reasoning", "This model does not think before it answers.");
+    else if (call.thinking) warnings.push({ type: "compatibility", feature: "reasoning", details: "Thinking is on or off: its effort is up to the model." });
   }
-  if (o.responseFormat?.type === "json") unsupported("responseFormat", "The answer is not constrained to JSON.");
+  // Guaranteed by a grammar; a schema that cannot be is an error of the engine's.
+  if (o.responseFormat?.type === "json") call.responseFormat = o.responseFormat.schema === undefined ? { type: "json_object" } : { type: "json_schema", schema: o.responseFormat.schema as Record<string, unknown> };
   for (const [key, value] of Object.entries(o.providerOptions?.["bao"] ?? {})) {
     const own = OWN_OPTIONS.find((name) => name === key);
     if (own && typeof value === "number") call[own] = value;
     else unsupported(`providerOptions.bao.${key}`);
   }
-  const choice = o.toolChoice?.type ?? "auto";
-  if (choice === "required" || choice === "tool") unsupported("toolChoice", `${choice} is treated as auto.`);
-  if (choice !== "none" && o.tools?.length) {
+  if (o.tools?.length) {
+    if (o.toolChoice) call.toolChoice = o.toolChoice.type === "tool" ? { name: o.toolChoice.toolName } : o.toolChoice.type;
+    if ((o.toolChoice?.type ?? "auto") === "auto" && chat?.tools === false) unsupported("tools", "This model's chat template does not tell it of tools.");
     call.tools = o.tools.flatMap((t) => {
       if (t.type !== "function") { unsupported(`provider tool ${t.id}`); return []; }
-      if (t.strict) unsupported("strict tools", `Calls of ${t.name} are not bound to its schema.`);
       if (t.inputExamples?.length) unsupported("tool input examples");
-      return [{ name: t.name, ...(t.description === undefined ? {} : { description: t.description }), parameters: t.inputSchema as Record<string, unknown> }];
+      return [{ name: t.name, ...(t.description === undefined ? {} : { description: t.description }), parameters: t.inputSchema as Record<string, unknown>, ...(t.strict ? { strict: true } : {}) }];
     });
   }
   return { call, warnings };
@@ -106,7 +109,7 @@ function callOf(o: LanguageModelV4CallOptions): { call: GenerateOptions; warning
 
 const usageOf = (u: Usage): LanguageModelV4Usage => ({
   inputTokens: { total: u.promptTokens, noCache: u.promptTokens - u.cachedTokens, cacheRead: u.cachedTokens, cacheWrite: undefined },
-  outputTokens: { total: u.completionTokens, text: undefined, reasoning: undefined },
+  outputTokens: { total: u.completionTokens, text: u.completionTokens - u.thoughtTokens, reasoning: u.thoughtTokens },
   raw: { ...u },
 });
 const REASONS = { stop: "stop", length: "length", tool_calls: "tool-calls", abort: "other" } as const satisfies Record<FinishReason, LanguageModelV4FinishReason["unified"]>;
@@ -120,7 +123,7 @@ async function* streamed(parts: AsyncIterable<StreamPart>, warnings: SharedV4War
     if (open) yield { type: `${open.kind}-end`, id: open.id };
     open = undefined;
   };
-  for await (const part of parts) {
+  for await (const part of withoutCutCalls(parts)) {
     if (part.type === "text" || part.type === "thought") {
       const kind = part.type === "text" ? "text" : "reasoning";
       if (open?.kind !== kind) {

@@ -2,12 +2,13 @@
 import type { GenerateOptions, Prompt, StreamPart, Usage } from "../engine/generate.ts";
 import type { ModelInfo } from "../engine/protocol.ts";
 import { Admission } from "./admission.ts";
+import { withoutCutCalls } from "./cut.ts";
 import { apiError, type FieldNames } from "./errors.ts";
 import { Metrics } from "./metrics.ts";
 
 /** What the server needs of a model; `load()` gives one. */
 export interface ServedModel {
-  readonly info: Pick<ModelInfo, "path" | "name" | "architecture" | "contextLength" | "vocabulary"> & { readonly plan: Pick<ModelInfo["plan"], "context" | "sequences"> };
+  readonly info: Pick<ModelInfo, "path" | "name" | "architecture" | "contextLength" | "vocabulary" | "chat"> & { readonly plan: Pick<ModelInfo["plan"], "context" | "sequences"> };
   generate(prompt: Prompt, options?: GenerateOptions): AsyncIterable<StreamPart>;
   detokenize(ids: readonly number[], options?: { special?: boolean }): Promise<string>;
   embed?(inputs: readonly (string | { readonly ids: readonly number[] })[], options?: { signal?: AbortSignal }): Promise<readonly { readonly vector: Float32Array; readonly tokens: number }[]>;
@@ -61,12 +62,12 @@ export async function* answer(serving: Serving, jobs: readonly Job[], signal: Ab
 
 async function* indexedParts(model: ServedModel, job: Job, index: number, signal: AbortSignal): AsyncGenerator<Indexed, void> {
   if (!job.firstCallOnly) {
-    for await (const part of model.generate(job.prompt, { ...job.options, signal })) yield { index, part };
+    for await (const part of withoutCutCalls(model.generate(job.prompt, { ...job.options, signal }))) yield { index, part };
     return;
   }
   const enough = new AbortController();
   let called = false;
-  for await (const part of model.generate(job.prompt, { ...job.options, signal: AbortSignal.any([signal, enough.signal]), onAbort: "stop" })) {
+  for await (const part of withoutCutCalls(model.generate(job.prompt, { ...job.options, signal: AbortSignal.any([signal, enough.signal]), onAbort: "stop" }))) {
     if (part.type === "finish") yield { index, part: called && part.reason === "abort" ? { ...part, reason: "tool_calls" } : part };
     else if (!called) yield { index, part };
     if (part.type === "tool_call") {
@@ -102,7 +103,7 @@ export function usageOf(usages: readonly Usage[], n = 1): Record<string, unknown
   const prompt = sum((u) => u.promptTokens, n), completion = sum((u) => u.completionTokens);
   return {
     prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion,
-    prompt_tokens_details: { cached_tokens: sum((u) => u.cachedTokens, n) },
+    prompt_tokens_details: { cached_tokens: sum((u) => u.cachedTokens, n) }, completion_tokens_details: { reasoning_tokens: sum((u) => u.thoughtTokens) },
   };
 }
 

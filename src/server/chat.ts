@@ -1,9 +1,10 @@
 // POST /v1/chat/completions: request to job, parts to a message or to chunks. Answers whole or as a stream.
 import { z } from "zod";
 import type { GenerateOptions } from "../engine/generate.ts";
-import { answer, newId, nowSeconds, timingsOf, usageOf, type Finish, type Job, type Serving } from "./answer.ts";
-import { ApiError, malformedCall, unsupported } from "./errors.ts";
-import { effortField, functionSpec, harmlessFields, maxTokensField, samplingFields, samplingOptions, stopField, thinkingOf, toolInput } from "./fields.ts";
+import { answer, newId, nowSeconds, timingsOf, usageOf, type Finish, type Job, type ServedModel, type Serving } from "./answer.ts";
+import { ApiError, malformedCall } from "./errors.ts";
+import { effortField, harmlessFields, maxTokensField, samplingFields, samplingOptions, stopField, thinkingOf } from "./fields.ts";
+import { formatField, formatOf, formOptions, functionSpec, toolChoiceField, toolInput } from "./form.ts";
 import { chatLogprobs, PendingTokens, TokenTexts } from "./logprobs.ts";
 import { messageSchema, toMessage } from "./messages.ts";
 import { event } from "./sse.ts";
@@ -18,9 +19,9 @@ const schema = z.strictObject({
   stop: stopField, n: z.int().min(1).max(16).optional(),
   logprobs: z.boolean().optional(), top_logprobs: z.int().min(0).max(20).optional(),
   tools: z.array(z.strictObject({ type: z.literal("function"), function: functionSpec })).max(128).optional(),
-  tool_choice: z.union([z.enum(["auto", "none", "required"]), z.looseObject({ type: z.string() })]).optional(),
+  tool_choice: toolChoiceField,
   parallel_tool_calls: z.boolean().optional(),
-  response_format: refused("This response format", { type: "text" }),
+  response_format: formatField,
   reasoning_effort: effortField,
   chat_template_kwargs: z.strictObject({ enable_thinking: z.boolean().optional() }).optional(),
   ...samplingFields, ...harmlessFields, prediction: harmless,
@@ -28,30 +29,31 @@ const schema = z.strictObject({
   functions: refused("The older form of tools", []), function_call: refused("The older form of tool_choice", "none", "auto"), web_search_options: refused("Web search"),
 });
 export type ChatRequest = z.infer<typeof schema>;
-export const CHAT_FIELDS = { prompt: "messages", maxTokens: "max_tokens" } as const;
+export const CHAT_FIELDS = { prompt: "messages", maxTokens: "max_tokens", format: "response_format" } as const;
 
 /** A body as a request. Throws ApiError. */
 export function parseChat(body: unknown): ChatRequest { return validate(schema, body); }
 
 /** The engine's job of a request; `n` of them are wanted. */
-function chatJob(r: ChatRequest): Job {
-  const options: GenerateOptions = { ...samplingOptions(r) };
+function chatJob(model: ServedModel, r: ChatRequest): Job {
+  const options: GenerateOptions = {
+    ...samplingOptions(r),
+    ...formOptions(model, {
+      tools: r.tools?.map((t) => toolInput(t.function)), choice: typeof r.tool_choice === "object" ? r.tool_choice.function : r.tool_choice, parallel: r.parallel_tool_calls,
+      format: formatOf(r.response_format), thinking: thinkingOf(r.reasoning_effort) ?? r.chat_template_kwargs?.enable_thinking, thinkingField: r.reasoning_effort === undefined ? "chat_template_kwargs" : "reasoning_effort",
+    }),
+  };
   const maxTokens = r.max_completion_tokens ?? r.max_tokens;
   if (maxTokens !== undefined) options.maxTokens = maxTokens;
   if (r.stop !== undefined) options.stop = r.stop;
   if (r.top_logprobs !== undefined && !r.logprobs) throw new ApiError(400, "invalid_value", "top_logprobs: needs logprobs to be true.", "top_logprobs");
   if (r.logprobs) options.logprobs = r.top_logprobs ?? 0;
-  const thinking = thinkingOf(r.reasoning_effort) ?? r.chat_template_kwargs?.enable_thinking;
-  if (thinking !== undefined) options.thinking = thinking;
-  const choice = r.tool_choice ?? "auto";
-  if (choice === "required" || typeof choice === "object") throw unsupported("tool_choice", "tool_choice: only auto and none are supported.");
-  if (r.tools?.length && choice !== "none") options.tools = r.tools.map((t) => toolInput(t.function));
   return { prompt: r.messages.map(toMessage), options, firstCallOnly: r.parallel_tool_calls === false };
 }
 
 /** Choices differ by their seed, so that `n` of a seeded request are distinct and repeatable. */
-function chatJobs(r: ChatRequest): Job[] {
-  const job = chatJob(r);
+function chatJobs(model: ServedModel, r: ChatRequest): Job[] {
+  const job = chatJob(model, r);
   return Array.from({ length: r.n ?? 1 }, (_, i) => (i === 0 || job.options.seed === undefined ? job : { ...job, options: { ...job.options, seed: (job.options.seed + i) % Number.MAX_SAFE_INTEGER } }));
 }
 
@@ -61,7 +63,7 @@ interface Choice { index: number; delta: Delta; logprobs: object[]; finish?: Fin
 
 /** Parts of all choices as deltas of messages. */
 async function* deltas(serving: Serving, r: ChatRequest, signal: AbortSignal): AsyncGenerator<Choice, void> {
-  const jobs = chatJobs(r), texts = new TokenTexts(serving.model);
+  const jobs = chatJobs(serving.model, r), texts = new TokenTexts(serving.model);
   const state = jobs.map(() => ({ tokens: new PendingTokens(), calls: 0 }));
   for await (const { index, part } of answer(serving, jobs, signal, CHAT_FIELDS)) {
     const { tokens } = state[index]!;

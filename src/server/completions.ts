@@ -19,7 +19,7 @@ const schema = z.strictObject({
   echo: refused("Repeating the prompt", false), suffix: refused("Text after the gap", ""), best_of: refused("Choosing among answers", 1),
 });
 export type CompletionRequest = z.infer<typeof schema>;
-export const COMPLETION_FIELDS = { prompt: "prompt", maxTokens: "max_tokens" } as const;
+export const COMPLETION_FIELDS = { prompt: "prompt", maxTokens: "max_tokens", format: "response_format" } as const;
 
 export function parseCompletion(body: unknown): CompletionRequest { return validate(schema, body); }
 

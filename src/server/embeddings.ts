@@ -14,7 +14,7 @@ const schema = z.strictObject({
   ...harmlessFields,
 });
 export type EmbeddingRequest = z.infer<typeof schema>;
-export const EMBEDDING_FIELDS = { prompt: "input", maxTokens: "input" } as const;
+export const EMBEDDING_FIELDS = { prompt: "input", maxTokens: "input", format: "input" } as const;
 
 export function parseEmbedding(body: unknown): EmbeddingRequest { return validate(schema, body); }
 

@@ -23,8 +23,8 @@ export function malformedCall({ message, raw }: { readonly message: string; read
   return new ApiError(422, "tool_call_malformed", `The model wrote a tool call that cannot be read: ${message}.`, null, { fields: { failed_generation: raw } });
 }
 
-/** Field names that an endpoint uses for what the engine calls prompt and answer length. */
-export interface FieldNames { readonly prompt: string; readonly maxTokens: string }
+/** Field names that an endpoint uses for what the engine calls prompt, answer length and form. */
+export interface FieldNames { readonly prompt: string; readonly maxTokens: string; readonly format: string }
 
 const snake = (name: string): string => name.replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`);
 
@@ -47,11 +47,11 @@ export function apiError(e: unknown, fields: FieldNames): ApiError {
 function paramOf(e: UsageError, fields: FieldNames): string | null {
   if (e.code === "bad_sampling" || e.code === "bad_option") {
     const name = /^(\w+): /.exec(e.message)?.[1];
-    return name === undefined ? null : name === "maxTokens" ? fields.maxTokens : name === "logprobs" ? "top_logprobs" : snake(name);
+    return name === undefined ? null : name === "maxTokens" ? fields.maxTokens : name === "responseFormat" ? fields.format : name === "logprobs" ? "top_logprobs" : snake(name);
   }
   if (/^tool_(name|schema|key)$|^tools_/.test(e.code)) return "tools";
   if (/^(chat|tool|unsupported_content|empty_prompt|bad_token|bad_prompt)/.test(e.code)) return fields.prompt;
-  if (/^(grammar|schema|response_format)/.test(e.code)) return "response_format";
+  if (e.code === "unsupported_schema") return e.message.startsWith("parameters of ") ? "tools" : fields.format;
   return null;
 }
 

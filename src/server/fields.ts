@@ -1,8 +1,7 @@
-// What the endpoints' requests have in common: sampling fields, stop texts, tools, and fields that only matter elsewhere. Schemas and their meaning.
+// What the endpoints' requests have in common: sampling fields, stop texts, and fields that only matter elsewhere. Schemas and their meaning.
 import { z } from "zod";
-import type { ToolInput } from "../chat/index.ts";
 import type { GenerateOptions } from "../engine/generate.ts";
-import { harmless, refused } from "./validate.ts";
+import { harmless } from "./validate.ts";
 
 const whole = (min: number, max = Number.MAX_SAFE_INTEGER): z.ZodNumber => z.int().min(min).max(max);
 
@@ -49,18 +48,3 @@ export const harmlessFields = {
 /** `reasoning_effort`: thinking is on or off; how hard a model thinks is its own business. */
 export const effortField = z.enum(["none", "minimal", "low", "medium", "high", "xhigh", "max"]).optional();
 export const thinkingOf = (effort: z.infer<typeof effortField>): boolean | undefined => (effort === undefined ? undefined : effort !== "none");
-
-const functionFields = {
-  name: z.string(),
-  description: z.string().nullish(),
-  parameters: z.record(z.string(), z.unknown()).nullish(),
-  strict: refused("A schema that is enforced on calls", false, null),
-};
-export const functionSpec = z.strictObject(functionFields);
-/** The Responses API has a tool's fields beside its type. */
-export const flatFunctionTool = z.strictObject({ type: z.literal("function"), ...functionFields });
-
-/** A tool for the engine. */
-export function toolInput({ name, description, parameters }: z.infer<typeof functionSpec>): ToolInput {
-  return { name, ...(description ? { description } : {}), ...(parameters ? { parameters } : {}) };
-}

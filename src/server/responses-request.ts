@@ -2,9 +2,10 @@
 import { z } from "zod";
 import type { Message, ToolCall } from "../chat/index.ts";
 import type { GenerateOptions } from "../engine/generate.ts";
-import type { Job } from "./answer.ts";
-import { ApiError, unsupported } from "./errors.ts";
-import { effortField, flatFunctionTool, harmlessFields, maxTokensField, samplingFields, samplingOptions, stopField, thinkingOf, toolInput } from "./fields.ts";
+import type { Job, ServedModel } from "./answer.ts";
+import { ApiError } from "./errors.ts";
+import { effortField, harmlessFields, maxTokensField, samplingFields, samplingOptions, stopField, thinkingOf } from "./fields.ts";
+import { flatFormatField, flatFunctionTool, flatToolChoiceField, formatOf, formOptions, toolInput } from "./form.ts";
 import { harmless, refused, unsupportedIssue, validate } from "./validate.ts";
 
 const STORED = "This server keeps no responses: send the whole conversation as input. That";
@@ -35,9 +36,9 @@ const schema = z.strictObject({
   stream: z.boolean().optional(), stream_options: harmless,
   max_output_tokens: maxTokensField, stop: stopField,
   tools: z.array(z.union([flatFunctionTool, refused("A tool that is no function")])).max(128).optional(),
-  tool_choice: z.union([z.enum(["auto", "none", "required"]), z.looseObject({ type: z.string() })]).optional(),
+  tool_choice: flatToolChoiceField,
   parallel_tool_calls: z.boolean().optional(),
-  text: z.strictObject({ format: refused("This text format", { type: "text" }), verbosity: refused("Verbosity", "medium", null) }).optional(),
+  text: z.strictObject({ format: flatFormatField, verbosity: refused("Verbosity", "medium", null) }).optional(),
   reasoning: z.strictObject({ effort: effortField.nullable(), summary: refused("A summary of the reasoning", "auto", null), generate_summary: refused("A summary of the reasoning", null) }).optional(),
   include: z.array(z.enum(["message.output_text.logprobs", "reasoning.encrypted_content"])).optional(),
   top_logprobs: z.int().min(0).max(20).optional(),
@@ -46,25 +47,26 @@ const schema = z.strictObject({
   prompt: refused("A stored prompt"), max_tool_calls: refused("A limit of built-in tool calls"), context_management: refused("Context management"), moderation: refused("Moderation"),
 });
 export type ResponsesRequest = z.infer<typeof schema>;
-export const RESPONSES_FIELDS = { prompt: "input", maxTokens: "max_output_tokens" } as const;
+export const RESPONSES_FIELDS = { prompt: "input", maxTokens: "max_output_tokens", format: "text.format" } as const;
 
 export function parseResponses(body: unknown): ResponsesRequest { return validate(schema, body); }
 
 export const wantsLogprobs = (r: ResponsesRequest): boolean => r.include?.includes("message.output_text.logprobs") ?? false;
 
 /** The engine's job of a request. Throws ApiError. */
-export function responsesJob(r: ResponsesRequest): Job {
-  const options: GenerateOptions = { ...samplingOptions(r) };
+export function responsesJob(model: ServedModel, r: ResponsesRequest): Job {
+  const tools = (r.tools ?? []) as z.infer<typeof flatFunctionTool>[];
+  const options: GenerateOptions = {
+    ...samplingOptions(r),
+    ...formOptions(model, {
+      tools: tools.map((t) => toolInput(t)), choice: typeof r.tool_choice === "object" ? { name: r.tool_choice.name } : r.tool_choice, parallel: r.parallel_tool_calls,
+      format: formatOf(r.text?.format), thinking: thinkingOf(r.reasoning?.effort ?? undefined), thinkingField: "reasoning.effort",
+    }),
+  };
   if (r.max_output_tokens !== undefined) options.maxTokens = r.max_output_tokens;
   if (r.stop !== undefined) options.stop = r.stop;
-  const thinking = thinkingOf(r.reasoning?.effort ?? undefined);
-  if (thinking !== undefined) options.thinking = thinking;
   if (wantsLogprobs(r)) options.logprobs = r.top_logprobs ?? 0;
   else if (r.top_logprobs !== undefined) throw new ApiError(400, "invalid_value", 'top_logprobs: needs "message.output_text.logprobs" in include.', "top_logprobs");
-  const choice = r.tool_choice ?? "auto";
-  if (choice === "required" || typeof choice === "object") throw unsupported("tool_choice", "tool_choice: only auto and none are supported.");
-  const tools = (r.tools ?? []) as z.infer<typeof flatFunctionTool>[];
-  if (tools.length > 0 && choice !== "none") options.tools = tools.map((t) => toolInput(t));
   return { prompt: messagesOf(r), options, firstCallOnly: r.parallel_tool_calls === false };
 }
 

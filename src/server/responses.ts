@@ -36,11 +36,11 @@ class Writing {
       model: this.serving.name, instructions: r.instructions ?? null, output: this.#items.map((i) => itemObject(i)),
       temperature: r.temperature ?? null, top_p: r.top_p ?? null, max_output_tokens: r.max_output_tokens ?? null,
       tools: r.tools ?? [], tool_choice: r.tool_choice ?? "auto", parallel_tool_calls: r.parallel_tool_calls ?? true,
-      text: { format: { type: "text" } }, reasoning: { effort: r.reasoning?.effort ?? null, summary: null }, truncation: "disabled",
+      text: { format: r.text?.format ?? { type: "text" } }, reasoning: { effort: r.reasoning?.effort ?? null, summary: null }, truncation: "disabled",
       previous_response_id: null, store: false, metadata: r.metadata ?? {},
       usage: usage === undefined ? null : {
         input_tokens: usage.promptTokens, input_tokens_details: { cached_tokens: usage.cachedTokens },
-        output_tokens: usage.completionTokens, output_tokens_details: { reasoning_tokens: 0 }, total_tokens: usage.promptTokens + usage.completionTokens,
+        output_tokens: usage.completionTokens, output_tokens_details: { reasoning_tokens: usage.thoughtTokens }, total_tokens: usage.promptTokens + usage.completionTokens,
       },
       ...(usage === undefined ? {} : { timings: timingsOf(usage) }),
     };
@@ -109,7 +109,7 @@ class Writing {
 async function* happenings(serving: Serving, r: ResponsesRequest, writing: Writing, signal: AbortSignal): AsyncGenerator<Event, void> {
   const tokens = new PendingTokens(), texts = new TokenTexts(serving.model), logprobs = wantsLogprobs(r);
   let begun = false;
-  for await (const { part } of answer(serving, [responsesJob(r)], signal, RESPONSES_FIELDS)) {
+  for await (const { part } of answer(serving, [responsesJob(serving.model, r)], signal, RESPONSES_FIELDS)) {
     if (!begun) yield* writing.begin();
     begun = true;
     switch (part.type) {

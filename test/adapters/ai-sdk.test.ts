@@ -1,6 +1,6 @@
 // The AI SDK's own functions over the adapter: text from the demo model, everything else from a model that plays back parts.
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { embedMany, generateText, jsonSchema, stepCountIs, streamText, tool, type ModelMessage } from "ai";
+import { embedMany, generateText, jsonSchema, Output, stepCountIs, streamText, tool, type ModelMessage } from "ai";
 import { embeddingModel, languageModel } from "../../src/adapters/ai-sdk.ts";
 import type { Model } from "../../src/index.ts";
 import { finish, loadDemo, scripted, STORY, USAGE } from "../server/harness.ts";
@@ -52,6 +52,16 @@ describe("the demo model", () => {
     expect(types.at(-1)).toBe("abort");
     expect((await generateText({ model: languageModel(model), prompt, ...greedy })).text.length).toBeGreaterThan(20);
   });
+  test("structured output and forced calls: objects of the schema from a model that only tells stories", async () => {
+    const schema = jsonSchema<{ name: string; legs: number }>({ type: "object", properties: { name: { type: "string", maxLength: 12 }, legs: { type: "integer", minimum: 0, maximum: 8 } }, required: ["name", "legs"], additionalProperties: false });
+    const { output } = await generateText({ model: languageModel(model), prompt: "A dog.", output: Output.object({ schema }), temperature: 0, maxOutputTokens: 80, maxRetries: 0 });
+    expect(typeof output.name).toBe("string");
+    expect(output.legs).toBeGreaterThanOrEqual(0);
+    const { toolCalls, finishReason } = await generateText({ model: languageModel(model), prompt: "A dog.", tools: { pet: tool({ inputSchema: schema }) }, toolChoice: "required", temperature: 0, maxOutputTokens: 120, maxRetries: 0 });
+    expect(toolCalls[0]!.toolName).toBe("pet");
+    expect(Object.keys(toolCalls[0]!.input as object).sort()).toEqual(["legs", "name"]);
+    expect(["tool-calls", "length"]).toContain(finishReason);
+  });
   test("embedMany gives the library's vectors", async () => {
     const values = ["a little dog", "the sea"], own = await model.embed(values);
     const { embeddings, usage } = await embedMany({ model: embeddingModel(model), values });
@@ -73,10 +83,14 @@ describe("every kind of part", () => {
     });
     const { signal: _, ...options } = model.asked[0]!.options;
     expect(options).toMatchObject({ maxTokens: 3, temperature: 0.1, topP: 0.2, topK: 3, presencePenalty: 0.4, frequencyPenalty: 0.5, seed: 6, stop: ["s"], thinking: true, minP: 0.1 });
-    expect(options.tools).toMatchObject([{ name: "a", parameters: { type: "object" } }]);
-    expect(warnings!.map((w) => ("feature" in w ? w.feature : w.type))).toEqual(["reasoning", "providerOptions.bao.colour", "strict tools"]);
-    const forced = await languageModel(model).doGenerate({ prompt: [{ role: "user", content: [{ type: "text", text: "hi" }] }], toolChoice: { type: "required" } });
-    expect(forced.warnings).toMatchObject([{ type: "unsupported", feature: "toolChoice" }]);
+    expect(options.tools).toMatchObject([{ name: "a", parameters: { type: "object" }, strict: true }]);
+    expect(warnings!.map((w) => ("feature" in w ? w.feature : w.type))).toEqual(["reasoning", "providerOptions.bao.colour"]);
+    const prompt = [{ role: "user" as const, content: [{ type: "text" as const, text: "hi" }] }], tools = [{ type: "function" as const, name: "a", inputSchema: { type: "object" as const } }];
+    await languageModel(model).doGenerate({ prompt, tools, toolChoice: { type: "tool", toolName: "a" }, responseFormat: { type: "json", schema: { type: "object" } } });
+    expect(model.asked.at(-1)!.options).toMatchObject({ toolChoice: { name: "a" }, responseFormat: { type: "json_schema", schema: { type: "object" } } });
+    // What the model's template does not know of.
+    const simple = { ...model, info: { ...model.info, chat: { tools: false, thinking: false } } };
+    expect((await languageModel(simple).doGenerate({ prompt, tools, reasoning: "low" })).warnings).toMatchObject([{ type: "unsupported", feature: "reasoning" }, { type: "unsupported", feature: "tools" }]);
   });
   test("thoughts are reasoning, whole and streamed", async () => {
     const parts = [{ type: "thought", text: "Let me " }, { type: "thought", text: "see." }, { type: "text", text: "Yes." }, finish()] as const;

@@ -10,7 +10,7 @@ export const STORY = { role: "user", content: "Tell me a story about a little do
 /** The demo model on one thread in exact precision: every greedy answer is the same whatever runs beside it. */
 export const loadDemo = (options: LoadModelOptions = {}): Promise<Model> => load(DEMO, { context: 1024, sessions: 4, device: { threads: 1, precision: "exact" }, ...options });
 
-export const USAGE: Usage = { promptTokens: 7, cachedTokens: 3, completionTokens: 5, thoughtTokens: 0, prefillMs: 2, decodeMs: 8 };
+export const USAGE: Usage = { promptTokens: 7, cachedTokens: 3, completionTokens: 5, thoughtTokens: 2, prefillMs: 2, decodeMs: 8 };
 export const finish = (reason: "stop" | "length" | "tool_calls" = "stop"): StreamPart => ({ type: "finish", reason, usage: USAGE });
 
 export interface Asked { readonly prompt: Prompt; readonly options: GenerateOptions }
@@ -19,7 +19,7 @@ export function scripted(parts: readonly (StreamPart | Error | (() => Promise<vo
   const asked: Asked[] = [], ended: string[] = [];
   return {
     asked, ended,
-    info: { path: "/models/scripted-00001-of-00002.gguf", name: "Scripted", architecture: "gemma4", contextLength: 4096, vocabulary: 100, plan: { context: 2048, sequences } },
+    info: { path: "/models/scripted-00001-of-00002.gguf", name: "Scripted", architecture: "gemma4", contextLength: 4096, vocabulary: 100, chat: { tools: true, thinking: true }, plan: { context: 2048, sequences } },
     async *generate(prompt, options = {}) {
       asked.push({ prompt, options });
       try {

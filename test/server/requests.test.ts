@@ -11,13 +11,14 @@ describe("chat: fields become options", () => {
     const model = scripted(plain);
     const response = await caller(model).chat({
       model: "scripted", temperature: 0.5, top_p: 0.9, top_k: 7, min_p: 0.1, repetition_penalty: 1.1, presence_penalty: 0.2, frequency_penalty: 0.3, seed: -1,
-      logit_bias: { "5": -100, "6": 2.5 }, max_tokens: 9, max_completion_tokens: 11, stop: ["a", "b"], logprobs: true, top_logprobs: 2, reasoning_effort: "low", tools: [tool],
+      logit_bias: { "5": -100, "6": 2.5 }, max_tokens: 9, max_completion_tokens: 11, stop: ["a", "b"], logprobs: true, top_logprobs: 2, reasoning_effort: "low", tools: [tool], tool_choice: { type: "function", function: { name: "weather" } }, parallel_tool_calls: true,
+      response_format: { type: "json_schema", json_schema: { name: "n", strict: true, schema: { type: "object" } } },
     });
     expect(response.status).toBe(200);
     const { signal: _, ...options } = model.asked[0]!.options;
     expect(options).toEqual({
       temperature: 0.5, topP: 0.9, topK: 7, minP: 0.1, repetitionPenalty: 1.1, presencePenalty: 0.2, frequencyPenalty: 0.3, seed: Number.MAX_SAFE_INTEGER,
-      logitBias: new Map([[5, -Infinity], [6, 2.5]]), maxTokens: 11, stop: ["a", "b"], logprobs: 2, thinking: true, tools: [tool.function],
+      logitBias: new Map([[5, -Infinity], [6, 2.5]]), maxTokens: 11, stop: ["a", "b"], logprobs: 2, thinking: true, tools: [tool.function], toolChoice: { name: "weather" }, parallelToolCalls: true, responseFormat: { type: "json_schema", schema: { type: "object" } },
     });
   });
   test("without them nothing is decided for the model", async () => {
@@ -42,18 +43,27 @@ describe("chat: fields become options", () => {
       { role: "tool", content: "4 degrees", toolCallId: "c1" }, { role: "assistant", content: "Cold." },
     ]);
   });
-  test("tool_choice none leaves the tools out; reasoning_effort none turns thinking off", async () => {
+  test("reasoning_effort none turns thinking off; json_object asks for any object", async () => {
     const model = scripted(plain);
-    await caller(model).chat({ tools: [tool], tool_choice: "none", reasoning_effort: "none" });
-    expect(model.asked[0]!.options.tools).toBeUndefined();
-    expect(model.asked[0]!.options.thinking).toBe(false);
+    await caller(model).chat({ tools: [tool], tool_choice: "none", reasoning_effort: "none", response_format: { type: "json_object" } });
+    expect(model.asked[0]!.options).toMatchObject({ toolChoice: "none", thinking: false, responseFormat: { type: "json_object" } });
+  });
+  test("a model whose template knows neither tools nor thoughts: both are refused, not ignored; forced calls are held to their form", async () => {
+    const model = { ...scripted(plain), info: { ...scripted([]).info, chat: { tools: false, thinking: false } } };
+    const { chat, post } = caller(model);
+    const of = async (response: Response): Promise<unknown[]> => { const { error } = await response.json() as any; return [response.status, error?.code, error?.param]; };
+    expect(await of(await chat({ tools: [tool] }))).toEqual([400, "tools_unsupported", "tools"]);
+    expect(await of(await chat({ reasoning_effort: "high" }))).toEqual([400, "unsupported_parameter", "reasoning_effort"]);
+    expect(await of(await chat({ chat_template_kwargs: { enable_thinking: true } }))).toEqual([400, "unsupported_parameter", "chat_template_kwargs"]);
+    expect(await of(await post("/v1/responses", { input: "x", reasoning: { effort: "low" } }))).toEqual([400, "unsupported_parameter", "reasoning.effort"]);
+    expect((await chat({ tools: [tool], tool_choice: "required", reasoning_effort: "none" })).status).toBe(200);
   });
   test("n answers of a seeded request have seeds of their own and share the prompt's tokens", async () => {
     const model = scripted(plain);
     const body = await (await caller(model).chat({ n: 2, seed: 7 })).json() as any;
     expect(model.asked.map((a) => a.options.seed)).toEqual([7, 8]);
     expect(body.choices.map((c: any) => [c.index, c.message.content])).toEqual([[0, "Hi"], [1, "Hi"]]);
-    expect(body.usage).toEqual({ prompt_tokens: 7, completion_tokens: 10, total_tokens: 17, prompt_tokens_details: { cached_tokens: 3 } });
+    expect(body.usage).toEqual({ prompt_tokens: 7, completion_tokens: 10, total_tokens: 17, prompt_tokens_details: { cached_tokens: 3 }, completion_tokens_details: { reasoning_tokens: 4 } });
   });
 });
 
@@ -76,6 +86,10 @@ describe("what is not understood is refused by name", () => {
     [{ n: 99 }, "invalid_value", "n"],
     [{ top_logprobs: 3 }, "invalid_value", "top_logprobs"],
     [{ logit_bias: { x: 1 } }, "invalid_value", "logit_bias.x"],
+    [{ response_format: { type: "grammar" } }, "invalid_value", "response_format.type"],
+    [{ response_format: { type: "json_schema", json_schema: { name: "n", colour: 1 } } }, "unknown_parameter", "response_format.json_schema.colour"],
+    [{ tool_choice: { type: "allowed_tools" } }, "invalid_value", "tool_choice.type"],
+    [{ tools: [{ type: "web_search" }] }, "invalid_value", "tools[0].type"],
     [{ verbosity: "low" }, "unsupported_parameter", "verbosity"],
     [{ modalities: ["text", "audio"] }, "unsupported_parameter", "modalities"],
     [{ audio: {} }, "unsupported_parameter", "audio"],
@@ -114,6 +128,8 @@ describe("failures have the right status", () => {
   test.each([
     ["context_length_exceeded", 400, "messages", new UsageError("context_length_exceeded", "The prompt has 9 tokens, the context holds 5", "Shorten it.")],
     ["bad_sampling", 400, "top_k", new UsageError("bad_sampling", "topK: expected a whole number, found 1.5")],
+    ["unsupported_schema", 400, "response_format", new UsageError("unsupported_schema", "age: \"not\" cannot be guaranteed")],
+    ["unsupported_schema", 400, "tools", new UsageError("unsupported_schema", "parameters of weather: \"not\" cannot be guaranteed")],
     ["tool_schema", 400, "tools", new UsageError("tool_schema", "the parameters are no schema")],
     ["tool_arguments", 400, "messages", new UsageError("tool_arguments", "the arguments are not valid JSON")],
     ["chat_template", 400, "messages", new UsageError("chat_template", "the template refuses")],
@@ -174,6 +190,11 @@ describe("thoughts and tool calls", () => {
     expect(body.choices[0].finish_reason).toBe("tool_calls");
     expect(model.ended).toEqual(["aborted"]);
   });
+  test("a call that the token limit cut is no malformed one", async () => {
+    const cut = [plain[0], { type: "error", code: "tool_call_malformed", message: "the answer ended inside a tool call", raw: "call:w" }, finish("length")] as const;
+    const body = await (await caller(scripted(cut)).chat({ tools: [tool] })).json() as any;
+    expect([body.choices[0].finish_reason, body.choices[0].message.content]).toEqual(["length", "Hi"]);
+  });
   test("a malformed call is a typed error with its text, never silence", async () => {
     const broken = [{ type: "error", code: "tool_call_malformed", message: "malformed tool call: expected }", raw: "call:weather{city:" }, finish()] as const;
     const { chat } = caller(scripted(broken));
@@ -221,7 +242,8 @@ describe("responses", () => {
   test("items become messages", async () => {
     const model = scripted(plain);
     const response = await caller(model).post("/v1/responses", {
-      instructions: "Be kind.", max_output_tokens: 5, reasoning: { effort: "high" }, tools: [{ type: "function", name: "weather", parameters: {}, strict: false }],
+      instructions: "Be kind.", max_output_tokens: 5, reasoning: { effort: "high" }, tools: [{ type: "function", name: "weather", parameters: {}, strict: true }], tool_choice: { type: "function", name: "weather" },
+      text: { format: { type: "json_schema", name: "n", schema: { type: "object" }, strict: true } },
       input: [
         { role: "user", content: [{ type: "input_text", text: "hi" }] }, { type: "reasoning", id: "r", summary: [], content: [{ type: "reasoning_text", text: "hm" }] },
         { type: "function_call", call_id: "c1", name: "weather", arguments: "{}" }, { type: "function_call_output", call_id: "c1", output: "cold" },
@@ -233,7 +255,7 @@ describe("responses", () => {
       { role: "system", content: "Be kind." }, { role: "user", content: "hi" }, { role: "assistant", reasoning: "hm", toolCalls: [{ id: "c1", name: "weather", arguments: "{}" }] },
       { role: "tool", content: "cold", toolCallId: "c1" }, { role: "assistant", content: "Cold." },
     ]);
-    expect(model.asked[0]!.options).toMatchObject({ maxTokens: 5, thinking: true, tools: [{ name: "weather", parameters: {} }] });
+    expect(model.asked[0]!.options).toMatchObject({ maxTokens: 5, thinking: true, tools: [{ name: "weather", parameters: {}, strict: true }], toolChoice: { name: "weather" }, responseFormat: { type: "json_schema", schema: { type: "object" } } });
   });
   test("parts become items and events, in order and numbered", async () => {
     const model = scripted([
@@ -252,7 +274,7 @@ describe("responses", () => {
     expect(response.output.map((i: any) => i.type)).toEqual(["reasoning", "message", "function_call"]);
     expect(response.output[1].content[0].text).toBe("ab");
     expect(response.output[2]).toMatchObject({ name: "weather", arguments: '{"city":"Oslo"}', status: "completed" });
-    expect(response.usage).toMatchObject({ input_tokens: USAGE.promptTokens, output_tokens: USAGE.completionTokens, input_tokens_details: { cached_tokens: USAGE.cachedTokens } });
+    expect(response.usage).toMatchObject({ input_tokens: USAGE.promptTokens, output_tokens: USAGE.completionTokens, input_tokens_details: { cached_tokens: USAGE.cachedTokens }, output_tokens_details: { reasoning_tokens: USAGE.thoughtTokens } });
     // Each delta names the item that it belongs to.
     const delta = events.find((e) => e.data.type === "response.output_text.delta")!.data;
     expect([delta.item_id, delta.output_index]).toEqual([response.output[1].id, 1]);

@@ -115,6 +115,52 @@ describe("chat completions", () => {
   });
 });
 
+describe("structured answers: a story teller held to a form", () => {
+  const schema = { type: "object", properties: { name: { type: "string", maxLength: 12 }, legs: { type: "integer", minimum: 0, maximum: 8 } }, required: ["name", "legs"], additionalProperties: false };
+  const pet = { type: "function", function: { name: "pet", description: "d", parameters: schema } } as const;
+  const fits = (value: any): void => {
+    expect(Object.keys(value).sort()).toEqual(["legs", "name"]);
+    expect(value.name.length).toBeLessThanOrEqual(12);
+    expect(value.legs >= 0 && value.legs <= 8 && Number.isInteger(value.legs)).toBe(true);
+  };
+  test("response_format: JSON of the schema, whole and streamed", async () => {
+    const request = { ...GREEDY, max_tokens: 100, response_format: { type: "json_schema", json_schema: { name: "pet", schema, strict: true } } } as const;
+    const { choices } = await client.chat.completions.create(request);
+    expect(choices[0]!.finish_reason).toBe("stop");
+    fits(JSON.parse(choices[0]!.message.content!));
+    const final = await client.chat.completions.stream({ ...request, stream: true }).finalMessage();
+    expect(final.content).toBe(choices[0]!.message.content);
+    const any = await client.chat.completions.create({ ...GREEDY, max_tokens: 200, temperature: 1, seed: 5, response_format: { type: "json_object" }, stop: ["}"] });
+    expect(any.choices[0]!.message.content!.trimStart()).toStartWith("{");
+    const responses = await client.responses.create({ model: "demo", input: STORY.content, temperature: 0, text: { format: { type: "json_schema", name: "pet", schema, strict: true } } });
+    fits(JSON.parse(responses.output_text));
+  });
+  test("a schema that cannot be guaranteed is refused, with the field's name", async () => {
+    const create = (fields: object): Promise<APIError> => client.chat.completions.create({ ...GREEDY, ...fields } as never).catch((e: unknown) => e) as Promise<APIError>;
+    const wrong = await create({ response_format: { type: "json_schema", json_schema: { name: "x", schema: { type: "object", not: {} } } } });
+    expect([wrong.status, wrong.code, wrong.param]).toEqual([400, "unsupported_schema", "response_format"]);
+    const tools = await create({ tool_choice: "required", tools: [{ type: "function", function: { name: "x", strict: true, parameters: { type: "object", not: {} } } }] });
+    expect([tools.status, tools.code, tools.param]).toEqual([400, "unsupported_schema", "tools"]);
+    const missing = await create({ tools: [pet], tool_choice: { type: "function", function: { name: "cat" } } });
+    expect([missing.status, missing.code, missing.param]).toEqual([400, "bad_option", "tool_choice"]);
+  });
+  test("forced calls: the named function, arguments of its schema, one when only one is wanted", async () => {
+    const request = { ...GREEDY, max_tokens: 200, tools: [pet], tool_choice: { type: "function" as const, function: { name: "pet" } }, parallel_tool_calls: false };
+    const { choices } = await client.chat.completions.create(request);
+    expect(choices[0]!.finish_reason).toBe("tool_calls");
+    const calls = choices[0]!.message.tool_calls!;
+    expect(calls.length).toBe(1);
+    if (calls[0]!.type !== "function") throw new Error("no function call");
+    expect(calls[0]!.function.name).toBe("pet");
+    fits(JSON.parse(calls[0]!.function.arguments));
+    const stream = await client.chat.completions.stream({ ...request, stream: true }).finalMessage();
+    expect(stream.tool_calls!.map((c) => c.type === "function" && c.function.arguments)).toEqual([calls[0]!.function.arguments]);
+    const responses = await client.responses.create({ model: "demo", input: STORY.content, temperature: 0, tools: [{ type: "function", name: "pet", parameters: schema, strict: true }], tool_choice: "required", parallel_tool_calls: false });
+    const item = responses.output.find((o) => o.type === "function_call")!;
+    fits(JSON.parse(item.arguments));
+  });
+});
+
 describe("completions and responses", () => {
   test("a raw prompt is continued", async () => {
     const answer = await client.completions.create({ model: "demo", prompt: "Once upon a time", temperature: 0, max_tokens: 12 });

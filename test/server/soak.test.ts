@@ -5,7 +5,7 @@ import { soak } from "../../scripts/soak.ts";
 test("sixteen clients that stream, abort, disconnect and send nonsense: right answers, no crash, nothing left running", async () => {
   const report = await soak({ seconds: 6, clients: 16, parallel: 8, threads: 1, seed: 1 });
   expect(report.failures).toEqual([]);
-  expect(Object.keys(report.done).sort()).toEqual(["abort", "disconnect", "nonsense", "sampled", "stream", "whole"]);
+  expect(Object.keys(report.done).sort()).toEqual(["abort", "disconnect", "embeddings", "nonsense", "sampled", "schema", "stream", "tools", "whole"]);
   expect(report.firstToken.count).toBeGreaterThan(5);
   expect(report.betweenTokens.count).toBeGreaterThan(100);
 }, 120_000);
