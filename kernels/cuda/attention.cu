@@ -1,6 +1,7 @@
-// Attention over paged KV: one block serves up to 8 query heads of a KV head, for one row and one split of its pages; softmax streamed over
-// pages in f32. Splits are combined in ascending order by a second launch. The number of splits depends on the sequence's own length only.
-#include "kv.h"
+// Attention over paged KV: which kernel serves an op, and the plain one for whatever the others do not. Plain: one block serves up to 8 query heads
+// of a KV head, for one row and one split of its pages; softmax streamed over pages in f32. Splits are combined in ascending order by a second
+// launch. The number of splits depends on the sequence's own length only.
+#include "attention.h"
 
 namespace bao {
 namespace {
@@ -31,6 +32,8 @@ template <int KV, int HEADS>
 __global__ void __launch_bounds__(threads) attention_kernel(const StepRef* step, Args args, float* partial) {
   const AttentionArgs& a = args.a;
   extern __shared__ float memory[];
+  await_previous();
+  let_next_start();
   __shared__ float scores[HEADS][page_tokens], maximum[HEADS], total[HEADS], correction[HEADS];
   int32_t n = a.dst.d2, per_kv = a.dst.d1 / a.pool.kv_heads, groups = (per_kv + HEADS - 1) / HEADS;
   float *q = memory, *sum = memory + HEADS * n;  // [HEADS][n] each
@@ -119,6 +122,8 @@ __global__ void __launch_bounds__(threads) attention_kernel(const StepRef* step,
 
 __global__ void __launch_bounds__(threads) combine_kernel(const StepRef* step, Args args, const float* partial) {
   const AttentionArgs& a = args.a;
+  await_previous();
+  let_next_start();
   int32_t rows = count_of(step, a.dst), n = a.dst.d2, head = blockIdx.x;
   for (int32_t r = blockIdx.y; r < rows; r += gridDim.y) {
     Span span = span_of(step->row_position[step->step_row(a.dst.rows_of, r)], a.window, args.splits);
@@ -147,7 +152,7 @@ void launch_heads(const Args& args, const Run& run, int32_t rows, float* partial
   size_t shared = size_t(2) * HEADS * a.dst.d2 * 4;
   auto kernel = attention_kernel<KV, HEADS>;
   if (shared > 40 * 1024) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared));
-  kernel<<<dim3(unsigned(a.pool.kv_heads * groups), grid_rows(rows), unsigned(args.splits)), threads, shared, run.stream>>>(run.step, args, partial);
+  launch(run, kernel, dim3(unsigned(a.pool.kv_heads * groups), grid_rows(rows), unsigned(args.splits)), threads, shared, run.step, args, partial);
 }
 
 template <int KV>
@@ -158,10 +163,8 @@ void launch_type(const Args& args, const Run& run, int32_t rows, float* partial)
   else launch_heads<KV, most_heads>(args, run, rows, partial);
 }
 
-void launch(const Args& recorded, const Run& run) {
+void launch_plain(const Args& recorded, const Run& run, int32_t rows) {
   Args args = recorded;
-  int32_t rows = run.bound(args.a.dst);
-  if (rows <= 0) return;
   // Enough blocks without splits: each row's block goes over all its pages.
   if (rows > split_rows) args.splits = 1;
   float* partial = run.scratch_f32(args.partial);
@@ -170,17 +173,27 @@ void launch(const Args& recorded, const Run& run) {
     case BAO_F16: launch_type<BAO_F16>(args, run, rows, partial); break;
     default: launch_type<BAO_Q8_0>(args, run, rows, partial); break;
   }
-  if (args.splits > 1) combine_kernel<<<dim3(unsigned(args.a.dst.d1), grid_rows(rows)), threads, 0, run.stream>>>(run.step, args, partial);
+  if (args.splits > 1) launch(run, combine_kernel, dim3(unsigned(args.a.dst.d1), grid_rows(rows)), threads, 0, run.step, args, partial);
+}
+
+struct Attention { Args plain; Decode decode; };
+void launch_attention(const Attention& o, const Run& run) {
+  int32_t rows = run.bound(o.plain.a.dst);
+  if (rows <= 0) return;
+  if (rows <= decode_rows && decode_serves(o.plain.a)) launch_decode(o.decode, run);
+  else if (prefill_serves(o.plain.a)) launch_prefill(o.plain.a, run);
+  else launch_plain(o.plain, run, rows);
 }
 
 }  // namespace
 
 namespace cuda {
 void attention(Builder& b, const AttentionArgs& a) {
-  Args args{a, 0, most_splits};
+  Attention o{{a, 0, most_splits}, {a, 0, 1}};
   int32_t rows = a.dst.d0 < split_rows ? a.dst.d0 : split_rows;
-  args.partial = b.reserve_scratch(int64_t(rows) * a.dst.d1 * args.splits * (a.dst.d2 + 2) * 4);
-  stage<Args, launch>(b, args);
+  if (decode_serves(a)) reserve_decode(b, &o.decode);
+  else o.plain.partial = b.reserve_scratch(int64_t(rows) * a.dst.d1 * most_splits * (a.dst.d2 + 2) * 4);
+  stage<Attention, launch_attention>(b, o);
 }
 }  // namespace cuda
 

@@ -100,6 +100,7 @@ CudaBackend::~CudaBackend() {
   enter();
   if (stream_) cudaStreamDestroy(stream_);
   if (stop_word_) cudaFreeHost(stop_word_);
+  if (tickets_) cudaFree(tickets_);
   cudaGetLastError();
 }
 
@@ -108,6 +109,8 @@ int32_t CudaBackend::open(const char* f) {
   if (int32_t status = cuda_status(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), 1, f)) return status;
   if (int32_t status = cuda_status(cudaMallocHost(&stop_word_, 128), 1, f)) return status;
   *stop_word_ = 0;
+  if (int32_t status = cuda_status(cudaMalloc(&tickets_, most_tickets * sizeof *tickets_), 1, f)) return status;
+  if (int32_t status = cuda_status(cudaMemsetAsync(tickets_, 0, most_tickets * sizeof *tickets_, stream_), 1, f)) return status;
   // Switches for comparisons: both ways give the same bits.
   const char* overlap = std::getenv("BAO_CUDA_OVERLAP");
   const char* graphs = std::getenv("BAO_CUDA_GRAPHS");
@@ -133,7 +136,7 @@ int32_t CudaBackend::step_made(Step& step, const char* f) {
 }
 
 Run CudaBackend::run_of(const Stream& stream, int32_t rows, int32_t outputs) const {
-  return Run{&static_cast<StepMemory*>(stream.step->state.get())->current->ref, stream.scratch, stream_, rows, outputs, properties_.multiProcessorCount, overlap_};
+  return Run{&static_cast<StepMemory*>(stream.step->state.get())->current->ref, stream.scratch, stream_, rows, outputs, properties_.multiProcessorCount, overlap_, tickets_};
 }
 
 void CudaBackend::launch_stages(Stream& stream, int32_t rows, int32_t outputs, bool timed) {

@@ -5,6 +5,8 @@ namespace bao {
 namespace {
 
 __global__ void __launch_bounds__(256) glu_kernel(const StepRef* step, GluArgs a) {
+  await_previous();
+  let_next_start();
   int32_t rows = count_of(step, a.dst);
   int64_t columns = a.dst.columns(), i = int64_t(blockIdx.x) * 256 + threadIdx.x;
   if (i >= columns) return;
@@ -26,7 +28,7 @@ __global__ void __launch_bounds__(256) glu_kernel(const StepRef* step, GluArgs a
 
 void launch_glu(const GluArgs& a, const Run& run) {
   int32_t rows = run.bound(a.dst);
-  if (rows > 0) glu_kernel<<<dim3(blocks_of(a.dst.columns(), 256), grid_rows(rows)), 256, 0, run.stream>>>(run.step, a);
+  if (rows > 0) launch(run, glu_kernel, dim3(blocks_of(a.dst.columns(), 256), grid_rows(rows)), 256, 0, run.step, a);
 }
 
 namespace cuda {

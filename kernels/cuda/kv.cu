@@ -1,4 +1,6 @@
 // KV append, plain and fused with head norms and rotation; page copies.
+#include <cuda_pipeline.h>
+
 #include "backend.cuh"
 #include "kv.h"
 #include "rope.h"
@@ -6,10 +8,12 @@
 namespace bao {
 namespace {
 
-constexpr int threads = 128;
+constexpr int threads = 128, head_warps = 4;
 
 // Block (head of K then V, row).
 __global__ void __launch_bounds__(threads) append_kernel(const StepRef* step, KvAppendArgs a) {
+  await_previous();
+  let_next_start();
   int32_t rows = count_of(step, a.k), head = blockIdx.x % a.pool.kv_heads;
   bool v = blockIdx.x >= a.pool.kv_heads;
   for (int32_t r = blockIdx.y; r < rows; r += gridDim.y) {
@@ -20,68 +24,63 @@ __global__ void __launch_bounds__(threads) append_kernel(const StepRef* step, Kv
   }
 }
 
-// Block (query head, or behind them KV head, row). A head lives in shared memory while it is normed and rotated.
-__global__ void __launch_bounds__(threads) head_kernel(const StepRef* step, HeadNormRopeAppendArgs a) {
-  extern __shared__ float x[];  // [head_dim], then the rotated or normed values [head_dim]
-  __shared__ float shared[32];
-  int32_t rows = count_of(step, a.q), n = a.q.d2, half = a.table.d2;
-  bool query = int32_t(blockIdx.x) < a.q.d1;
-  int32_t head = query ? blockIdx.x : blockIdx.x - a.q.d1;
-  float* y = x + n;
+// Warp (query head; behind them K head; behind those V head), row. The head, its weights and the row's table come to shared memory at once.
+__global__ void __launch_bounds__(32 * head_warps) head_kernel(const StepRef* step, HeadNormRopeAppendArgs a) {
+  extern __shared__ float memory[];
+  await_previous();
+  let_next_start();
+  int32_t rows = count_of(step, a.q), n = a.q.d2, half = a.table.d2, kv_heads = a.k.present() ? a.pool.kv_heads : 0, lane = threadIdx.x & 31;
+  int32_t head = blockIdx.x * head_warps + (threadIdx.x >> 5);
+  bool query = head < a.q.d1, value = head >= a.q.d1 + kv_heads;
+  if (head >= a.q.d1 + 2 * kv_heads) return;
+  if (!query) head -= value ? a.q.d1 + kv_heads : a.q.d1;
+  const Tensor& from = query ? a.q : value && a.v.present() ? a.v : a.k;
+  const float* w = query ? a.wq : value ? nullptr : a.wk;
+  float *x = memory + int32_t(threadIdx.x >> 5) * (2 * n + 2 * half), *y = x + n, *table = y + n;
   for (int32_t r = blockIdx.y; r < rows; r += gridDim.y) {
-    float* source = (query ? a.q : a.k).f32(r) + int64_t(head) * n;
-    const float* w = query ? a.wq : a.wk;
-    __syncthreads();
-    for (int32_t i = threadIdx.x; i < n; i += threads) x[i] = source[i];
-    __syncthreads();
-    auto factor_of = [&](const float* values) {
-      float sum = 0;
-      for (int32_t i = threadIdx.x; i < n; i += threads) sum += values[i] * values[i];
-      return 1.0f / sqrtf(block_sum(sum, shared) / float(n) + a.eps);
-    };
+    float* source = from.f32(r) + int64_t(head) * n;
+    __syncwarp();
+    for (int32_t i = lane; i < n; i += 32) __pipeline_memcpy_async(x + i, source + i, 4);
+    if (w) for (int32_t i = lane; i < n; i += 32) __pipeline_memcpy_async(y + i, w + i, 4);
+    if (!value) for (int32_t i = lane; i < 2 * half; i += 32) __pipeline_memcpy_async(table + i, a.table.f32(r) + i, 4);
+    __pipeline_commit();
     TokenPlace at{0, 0, -1};
-    if (!query) {
-      at = place_of(step, a.q.rows_of, r, a.pool.table);
-      const float* value = a.v.present() ? a.v.f32(r) + int64_t(head) * n : x;
-      if (a.norm_v) {
-        float factor = factor_of(value);
-        for (int32_t i = threadIdx.x; i < n; i += threads) y[i] = value[i] * factor;
-        value = y;
-        __syncthreads();
+    if (!query) at = place_of(step, a.q.rows_of, r, a.pool.table);
+    __pipeline_wait_prior(0);
+    if (w || (value && a.norm_v)) {  // a lane reads what it copied itself
+      float sum = 0;
+      for (int32_t i = lane; i < n; i += 32) sum += x[i] * x[i];
+      float factor = 1.0f / sqrtf(warp_sum(sum) / float(n) + a.eps);
+      for (int32_t i = lane; i < n; i += 32) x[i] = w ? x[i] * factor * y[i] : x[i] * factor;
+    }
+    __syncwarp();
+    if (!value) {
+      for (int32_t i = lane; i < half; i += 32) {
+        Pair p = rotated_pair(x, table, i, half, a.mode);
+        y[p.first] = p.a;
+        y[p.second] = p.b;
       }
-      if (at.page >= 0) store_head(a.pool, a.pool.plane(a.layer, at.page, head, true), at.position % BAO_KV_PAGE_TOKENS, value, threadIdx.x, threads);
-      __syncthreads();
+      for (int32_t i = 2 * half + lane; i < n; i += 32) y[i] = x[i];
+      __syncwarp();
     }
-    if (w) {
-      float factor = factor_of(x);
-      for (int32_t i = threadIdx.x; i < n; i += threads) x[i] = x[i] * factor * w[i];
-      __syncthreads();
-    }
-    const float* table = a.table.f32(r);
-    for (int32_t i = threadIdx.x; i < half; i += threads) {
-      Pair p = rotated_pair(x, table, i, half, a.mode);
-      y[p.first] = p.a;
-      y[p.second] = p.b;
-    }
-    for (int32_t i = 2 * half + threadIdx.x; i < n; i += threads) y[i] = x[i];
-    __syncthreads();
     if (query) {
-      for (int32_t i = threadIdx.x; i < n; i += threads) source[i] = y[i];
+      for (int32_t i = lane; i < n; i += 32) source[i] = y[i];
     } else if (at.page >= 0) {
-      store_head(a.pool, a.pool.plane(a.layer, at.page, head, false), at.position % BAO_KV_PAGE_TOKENS, y, threadIdx.x, threads);
+      store_head(a.pool, a.pool.plane(a.layer, at.page, head, value), at.position % BAO_KV_PAGE_TOKENS, value ? x : y, lane, 32);
     }
   }
 }
 
 void launch_append(const KvAppendArgs& a, const Run& run) {
   int32_t rows = run.bound(a.k);
-  if (rows > 0) append_kernel<<<dim3(2 * unsigned(a.pool.kv_heads), grid_rows(rows)), threads, 0, run.stream>>>(run.step, a);
+  if (rows > 0) launch(run, append_kernel, dim3(2 * unsigned(a.pool.kv_heads), grid_rows(rows)), threads, 0, run.step, a);
 }
 
 void launch_heads(const HeadNormRopeAppendArgs& a, const Run& run) {
   int32_t rows = run.bound(a.q);
-  unsigned heads = unsigned(a.q.d1 + (a.k.present() ? a.pool.kv_heads : 0));
-  if (rows > 0) head_kernel<<<dim3(heads, grid_rows(rows)), threads, size_t(a.q.d2) * 8, run.stream>>>(run.step, a);
+  int32_t heads = a.q.d1 + (a.k.present() ? 2 * a.pool.kv_heads : 0);
+  size_t shared = size_t(2 * a.q.d2 + 2 * a.table.d2) * 4 * head_warps;  // head_dim <= 1024: within 48 KiB
+  if (rows > 0) launch(run, head_kernel, dim3(blocks_of(heads, head_warps), grid_rows(rows)), 32 * head_warps, shared, run.step, a);
 }
 
 // Block (plane, layer): the first `bytes` of values and of scales.

@@ -27,7 +27,7 @@ __device__ __forceinline__ void store_head(const PoolRef& pool, char* plane, int
     for (int32_t i = lane; i < n; i += step_size) dst[i] = x[i];
   } else if (pool.dtype == BAO_F16) {
     uint16_t* dst = reinterpret_cast<uint16_t*>(plane) + slot * n;
-    for (int32_t i = lane; i < n; i += step_size) dst[i] = f32_to_f16(x[i]);
+    for (int32_t i = lane; i < n; i += step_size) dst[i] = isnan(x[i]) ? f32_to_f16(x[i]) : __half_as_ushort(__float2half_rn(x[i]));  // a NaN keeps its payload
   } else {
     int8_t* dst = reinterpret_cast<int8_t*>(plane) + slot * n;
     float* scales = reinterpret_cast<float*>(plane + pool.scales_offset) + slot * (n / 32);

@@ -1,5 +1,6 @@
-// RMS norms and what Gemma and Llama do around them: one block a (row, head), sums of squares in f32 in a fixed order.
-#include "run.h"
+// RMS norms and what Gemma and Llama do around them: one block a (row, head), sums of squares in f32 in a fixed order. Any width and alignment;
+// aligned rows of up to 5632 values go to norm_wide.cu.
+#include "norm.h"
 
 namespace bao {
 namespace {
@@ -9,6 +10,7 @@ constexpr int threads = 256;
 // Block (head, row) of t; strides over rows beyond the grid.
 template <class Body>
 __device__ void each_head(const StepRef* step, const Tensor& t, Body body) {
+  await_previous();
   int32_t rows = count_of(step, t);
   for (int32_t r = blockIdx.y; r < rows; r += gridDim.y) body(r, int64_t(blockIdx.x) * t.d2);
 }
@@ -102,20 +104,20 @@ __global__ void __launch_bounds__(threads) ple_combine_kernel(const StepRef* ste
 }
 
 template <class Args, Tensor Args::*Leader, void (*Kernel)(const StepRef*, Args)>
-void launch(const Args& a, const Run& run) {
+void launch_any(const Args& a, const Run& run) {
   int32_t rows = run.bound(a.*Leader);
-  if (rows > 0) Kernel<<<dim3(unsigned((a.*Leader).d1), grid_rows(rows)), threads, 0, run.stream>>>(run.step, a);
+  if (rows > 0 && !launch_wide(a, run)) launch(run, Kernel, dim3(unsigned((a.*Leader).d1), grid_rows(rows)), threads, 0, run.step, a);
 }
 
 }  // namespace
 
 namespace cuda {
-void rms_norm(Builder& b, const RmsNormArgs& a) { stage<RmsNormArgs, launch<RmsNormArgs, &RmsNormArgs::dst, rms_norm_kernel>>(b, a); }
-void norm_add(Builder& b, const NormAddArgs& a) { stage<NormAddArgs, launch<NormAddArgs, &NormAddArgs::dst, norm_add_kernel>>(b, a); }
-void add_norm(Builder& b, const AddNormArgs& a) { stage<AddNormArgs, launch<AddNormArgs, &AddNormArgs::sum, add_norm_kernel>>(b, a); }
-void norm_add_norms(Builder& b, const NormAddNormsArgs& a) { stage<NormAddNormsArgs, launch<NormAddNormsArgs, &NormAddNormsArgs::sum, norm_add_norms_kernel>>(b, a); }
-void moe_merge(Builder& b, const MoeMergeArgs& a) { stage<MoeMergeArgs, launch<MoeMergeArgs, &MoeMergeArgs::sum, moe_merge_kernel>>(b, a); }
-void ple_combine(Builder& b, const PleCombineArgs& a) { stage<PleCombineArgs, launch<PleCombineArgs, &PleCombineArgs::dst, ple_combine_kernel>>(b, a); }
+void rms_norm(Builder& b, const RmsNormArgs& a) { stage<RmsNormArgs, launch_any<RmsNormArgs, &RmsNormArgs::dst, rms_norm_kernel>>(b, a); }
+void norm_add(Builder& b, const NormAddArgs& a) { stage<NormAddArgs, launch_any<NormAddArgs, &NormAddArgs::dst, norm_add_kernel>>(b, a); }
+void add_norm(Builder& b, const AddNormArgs& a) { stage<AddNormArgs, launch_any<AddNormArgs, &AddNormArgs::sum, add_norm_kernel>>(b, a); }
+void norm_add_norms(Builder& b, const NormAddNormsArgs& a) { stage<NormAddNormsArgs, launch_any<NormAddNormsArgs, &NormAddNormsArgs::sum, norm_add_norms_kernel>>(b, a); }
+void moe_merge(Builder& b, const MoeMergeArgs& a) { stage<MoeMergeArgs, launch_any<MoeMergeArgs, &MoeMergeArgs::sum, moe_merge_kernel>>(b, a); }
+void ple_combine(Builder& b, const PleCombineArgs& a) { stage<PleCombineArgs, launch_any<PleCombineArgs, &PleCombineArgs::dst, ple_combine_kernel>>(b, a); }
 }  // namespace cuda
 
 }  // namespace bao

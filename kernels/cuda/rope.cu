@@ -7,6 +7,8 @@ namespace {
 // As transformers: exponent, power, reciprocal and angle are each rounded to f32; cos and sin are those of the rounded angle. In double,
 // because a step has few angles and their full-range reduction must be right.
 __global__ void __launch_bounds__(128) rope_table_kernel(const StepRef* step, RopeTableArgs a) {
+  await_previous();
+  let_next_start();
   int32_t rows = count_of(step, a.dst), i = blockIdx.x * 128 + threadIdx.x;
   if (i >= a.dst.d2) return;
   float exponent = float(2 * i) / float(a.n_rot);
@@ -24,6 +26,8 @@ __global__ void __launch_bounds__(128) rope_table_kernel(const StepRef* step, Ro
 
 // One thread a pair, or a value that is not rotated.
 __global__ void __launch_bounds__(128) rope_kernel(const StepRef* step, RopeArgs a) {
+  await_previous();
+  let_next_start();
   int32_t rows = count_of(step, a.dst), half = a.table.d2, n = a.x.d2;
   int32_t items = n - half;  // pairs, then the rest
   int64_t t = int64_t(blockIdx.x) * 128 + threadIdx.x;
@@ -44,12 +48,12 @@ __global__ void __launch_bounds__(128) rope_kernel(const StepRef* step, RopeArgs
 
 void launch_table(const RopeTableArgs& a, const Run& run) {
   int32_t rows = run.bound(a.dst);
-  if (rows > 0) rope_table_kernel<<<dim3(blocks_of(a.dst.d2, 128), grid_rows(rows)), 128, 0, run.stream>>>(run.step, a);
+  if (rows > 0) launch(run, rope_table_kernel, dim3(blocks_of(a.dst.d2, 128), grid_rows(rows)), 128, 0, run.step, a);
 }
 
 void launch_rope(const RopeArgs& a, const Run& run) {
   int32_t rows = run.bound(a.dst);
-  if (rows > 0) rope_kernel<<<dim3(blocks_of(int64_t(a.x.d1) * (a.x.d2 - a.table.d2), 128), grid_rows(rows)), 128, 0, run.stream>>>(run.step, a);
+  if (rows > 0) launch(run, rope_kernel, dim3(blocks_of(int64_t(a.x.d1) * (a.x.d2 - a.table.d2), 128), grid_rows(rows)), 128, 0, run.step, a);
 }
 
 }  // namespace

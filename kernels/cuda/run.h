@@ -9,6 +9,8 @@
 
 namespace bao {
 
+constexpr int32_t most_tickets = 16384;
+
 struct Run {
   const StepRef* step;  // device memory, one address for all submits; rows and outputs are -1 in a step that failed or was cancelled
   char* scratch;        // the stream's scratch
@@ -16,6 +18,7 @@ struct Run {
   int32_t rows, outputs;  // at least the step's
   int32_t multiprocessors;
   bool overlap;  // launches made by launch() may start before the one before them has ended
+  uint32_t* tickets;  // most_tickets zeros: a launch may count its blocks' ends in them, and leaves zeros
   int32_t bound(const Tensor& t) const { return t.rows_of == BAO_ROWS_FIXED ? t.d0 : t.rows_of == BAO_ROWS_STEP ? rows : outputs; }
   float* scratch_f32(int64_t offset) const { return reinterpret_cast<float*>(scratch + offset); }
   // A packed f32 tensor in scratch whose rows count like those of `like`.

@@ -53,7 +53,7 @@ int32_t bao_head_norm_rope_append(bao_handle stream, bao_handle q, bao_handle k,
 
 int32_t bao_attention(bao_handle stream, bao_handle dst, bao_handle q, bao_handle pool, int32_t layer, int32_t window, float scale) {
   return record(stream, BAO_OP_ATTENTION, "bao_attention", &OpTable::attention, [&](Recording& r, AttentionArgs& a) {
-    a.layer = layer, a.window = window, a.scale = scale;
+    a.layer = layer, a.window = window, a.scale = scale, a.fast = rounding(r) != 0;
     if (!(r.tensor(2, "dst", dst, &a.dst) && rows_follow(r, 2, "dst", a.dst) && r.tensor(3, "q", q, &a.q) && like(r, 3, "q", a.q, a.dst) &&
           in_range(r, 6, "window", window, 0, INT32_MAX) && r.pool(4, "pool", pool, &a.pool, window) &&
           in_range(r, 5, "layer", layer, 0, a.pool.layers - 1) && r.finite(7, "scale", scale) && head_dim_supported(r, 3, "q", a.q.d2))) {

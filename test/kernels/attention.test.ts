@@ -163,8 +163,9 @@ describe("attention against the reference", () => {
 
   test("pages that left the window may be given back", () => {
     for (const type of KV_TYPES) {
-      const c: Case = { type, headDim: 32, heads: 4, kvHeads: 2, window: 70, context: { 3: 300 }, rows: 4 };
-      for (const device of [oracle(), ...isas().map((isa) => subject({ isa }))]) {
+      // A head size of the plain kernels, and one that f16 tensor core kernels take, one row a block and in tiles.
+      for (const [headDim, rows, device] of [[32, 4, oracle()], ...isas().flatMap((isa) => ([[32, 4], [64, 4], [64, 100]] as const).map(([d, n]) => [d, n, subject({ isa, precision: n > 64 ? "fast-int8" : "exact" })] as const))] as const) {
+        const c: Case = { type, headDim, heads: 4, kvHeads: 2, window: 70, context: { 3: 300 }, rows };
         const expected = outputs(device, c);
         const found = play(device, (rig) => {
           const kv = new KvRig(rig, c);
@@ -201,6 +202,28 @@ describe("attention against the reference", () => {
     check({ type: "f16", headDim: 64, heads: 8, kvHeads: 1, window: 0, context: { 0: 40 }, rows: 60 });
     check({ type: "f32", headDim: 64, heads: 4, kvHeads: 4, window: 33, context: { 0: 0, 1: 64 }, rows: 60 });
     check({ type: "q8_0", headDim: 64, heads: 8, kvHeads: 2, window: 0, context: { 0: 1, 1: 500, 2: 64, 3: 63, 4: 129, 5: 0, 6: 300, 7: 65 }, rows: 1 });
+  });
+
+  test("f16, one row at a time: contexts that split over blocks, tiles and windows that end inside them", () => {
+    for (const [headDim, heads, kvHeads] of [[256, 4, 2], [512, 8, 1], [128, 3, 1], [64, 9, 1]] as const) {
+      for (const window of ON_CPU ? [70] : [0, 1024, 70]) check({ type: "f16", headDim, heads, kvHeads, window, context: { 0: 1500, 1: 15, 2: 16, 3: 17, 4: 1023, 5: 1040 }, rows: 1, seed: headDim });
+    }
+    check({ type: "f16", headDim: 512, heads: 8, kvHeads: 1, window: 0, context: { 0: 3000 }, rows: 1, sizes: [1, 1, 3e5] });
+    check({ type: "f16", headDim: 256, heads: 2, kvHeads: 1, window: 0, context: { 0: 300 }, rows: 2, sizes: [3, 30, 1e-6], scale: 1e6 });
+  });
+
+  test("f16 in fast precision: tiles of rows, of one sequence and of several, windows that begin and end inside pages", () => {
+    const shapes = [[64, 4, 4], [128, 12, 2], [128, 3, 1], [256, 4, 2], [512, 16, 1], [512, 8, 1]] as const;
+    for (const [headDim, heads, kvHeads] of ON_CPU ? shapes.slice(0, 1) : shapes) {
+      for (const window of ON_CPU ? [30] : [0, 30, 64, 100]) {
+        check({ type: "f16", headDim, heads, kvHeads, window, context: { 0: 37 }, rows: 90, seed: headDim }, "fast-int8");
+        check({ type: "f16", headDim, heads, kvHeads, window, context: { 2: 0, 5: 64, 7: 300 }, rows: 33, seed: headDim }, ON_CPU ? "fast-int8" : "fast-bf16");
+      }
+    }
+    // A row each of many sequences; q beyond what f16 holds; a first page that the window has left.
+    check({ type: "f16", headDim: 256, heads: 4, kvHeads: 2, window: 70, context: { 0: 5, 1: 64, 2: 200, 3: 63, 4: 128, 5: 0, 6: 77, 7: 300 }, rows: 9 }, "fast-int8");
+    check({ type: "f16", headDim: 128, heads: 8, kvHeads: 1, window: 0, context: { 1: 50 }, rows: 70, sizes: [1, 1, 3e5], scale: 1e-6 }, "fast-int8");
+    check({ type: "f16", headDim: 64, heads: 2, kvHeads: 1, window: 0, context: { 0: 3000 }, rows: 66 }, "fast-int8");
   });
 
   test("the second of three layers, other layers untouched", () => {

@@ -18,10 +18,10 @@ const NORM_TWICE = 6e-6;
 const ACTIVATION = 2e-6;
 
 const SHAPES: readonly (readonly [rows: number, d1: number, d2: number])[] = [
-  [1, 1, 1], [2, 1, 2], [3, 2, 7], [5, 3, 31], [9, 1, 64], [17, 2, 65], [33, 1, 257], [4, 8, 256], [1, 1, 1536], [6, 1, 2817], [64, 1, 15],
+  [1, 1, 1], [2, 1, 2], [3, 2, 7], [5, 3, 31], [9, 1, 64], [17, 2, 65], [33, 1, 257], [4, 8, 256], [1, 1, 1536], [6, 1, 2816], [2, 1, 5376], [6, 1, 2817], [64, 1, 15],
   ...(FULL ? [[63, 5, 129], [31, 16, 512], [2, 1, 12289]] as const : []),
 ];
-const LAYOUTS: readonly ViewSpec[] = [{}, { offsetBytes: 4, gapBytes: 12 }, { offsetBytes: 128, gapBytes: 4 }, { offsetBytes: 20, gapBytes: 64 }];
+const LAYOUTS: readonly ViewSpec[] = [{}, { offsetBytes: 4, gapBytes: 12 }, { offsetBytes: 128, gapBytes: 4 }, { offsetBytes: 20, gapBytes: 64 }, { offsetBytes: 16, gapBytes: 32 }];
 
 interface Shape { rows: number; d1: number; d2: number; rowsOf: RowsOf; layout: ViewSpec; random: Random }
 interface Op {

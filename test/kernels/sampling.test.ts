@@ -113,6 +113,15 @@ describe("draw", () => {
     for (const device of devices()) expect(sampled(device, settings.map((s, i) => ({ logits, sampler: spec(s), position: i * 100 }))).map((r) => r.id)).toEqual(expected);
   });
 
+  test("thousands of equal logits, and cuts that fall among them", () => {
+    const n = 20_011, equal = new Float32Array(n).fill(1.5), steps = Float32Array.from({ length: n }, (_, i) => Math.floor(i * 7919 % n / 9000));
+    const settings: Sampler[] = [{ topK: 40 }, { topK: 1024, topP: 0.5 }, { topK: 1025 }, { topP: 0.3 }, { topP: 0.9, minP: 0.5 }, {}, { topK: 9000, topP: 0.999 }].map((s, i) => ({ ...NEUTRAL, ...s, seed: [i, 5] }));
+    for (const logits of [equal, steps]) {
+      const expected = settings.map((s, i) => drawn(logits, s, i).id);
+      for (const device of devices()) expect(sampled(device, settings.map((s, i) => ({ logits, sampler: spec(s), position: i }))).map((r) => r.id)).toEqual(expected);
+    }
+  });
+
   test("NaN, +infinity or nothing but -infinity: finite is 0 and the id 0", () => {
     const N = NaN, I = Infinity;
     for (const device of devices()) {
