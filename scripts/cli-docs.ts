@@ -6,7 +6,7 @@ import { EXIT_MEANINGS } from "../src/cli/failure.ts";
 
 const root = join(import.meta.dir, "..");
 const target = join(root, "docs/cli.md");
-const COMMANDS = ["", "generate", "chat", "serve", "tokenize", "perplexity", "inspect", "bench", "convert"];
+const COMMANDS = ["", "generate", "chat", "serve", "tokenize", "perplexity", "inspect", "bench", "pull", "list", "rm", "doctor", "convert"];
 
 const CONVENTIONS = `Text, ids and JSON go to standard output; notes, progress, statistics and errors go to standard error. \`--json\` prints one JSON document, in
 which no character can move a terminal's cursor. On a terminal, control characters that a model writes are shown and not obeyed; pipes get its

@@ -19,6 +19,10 @@ const COMMANDS: readonly { readonly name: string; readonly arguments: string; re
   { name: "perplexity", arguments: "", description: "Measure how well a model predicts a text", load: () => import("./perplexity.ts") },
   { name: "inspect", arguments: " <file>", description: "Show what a GGUF file holds and what it would take", load: () => import("./inspect.ts") },
   { name: "bench", arguments: "", description: "Measure how fast a model runs here", load: () => import("./bench.ts") },
+  { name: "pull", arguments: " <name>", description: "Fetch a model by its name on the hub", load: () => import("./pull.ts") },
+  { name: "list", arguments: "", description: "List the models that were fetched", load: () => import("./list.ts") },
+  { name: "rm", arguments: " <name..>", description: "Remove models that were fetched", load: () => import("./rm.ts") },
+  { name: "doctor", arguments: "", description: "Show what Bao finds on this machine, and what is amiss", load: () => import("./doctor.ts") },
   { name: "convert", arguments: " <dir>", description: "Make a GGUF file from a checkpoint", load: loadConvert },
 ];
 

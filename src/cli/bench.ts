@@ -76,7 +76,7 @@ export async function run(args: BenchArguments): Promise<void> {
 
 async function measure(args: BenchArguments, tests: readonly BenchTest[], threads: readonly number[], context: number, signal: AbortSignal): Promise<BenchReport> {
   await ensureKernels();
-  const { path } = modelPath(args.model), choice = chooseDevice(args.device as "auto" | BackendName), c = colours(2);
+  const { path } = await modelPath(args.model, signal), choice = chooseDevice(args.device as "auto" | BackendName), c = colours(2);
   for (const warning of choice.warnings) noteLine(`${c.yellow("bao: warning:")} ${warning}`);
   const rows: BenchRow[] = [], runs: BenchReport["runs"][number][] = [], { threads: _, ...rest } = args;
   for (const count of threads) {

@@ -58,7 +58,7 @@ export async function run(args: ChatArguments): Promise<void> {
   if (args.seed === undefined) delete settings.seed; // a new one for every answer
   const conversation = args.load === undefined ? new Conversation() : readConversation(args.load);
   if (args.system !== undefined) conversation.system = args.system;
-  using loaded = await loadModel(args, modelPath(args.model));
+  using loaded = await loadModel(args, await modelPath(args.model));
   if (args.stats) for (const line of modelLines(loaded)) noteLine(line);
   using repl = new Repl(loaded, conversation, settings, { stats: args.stats ?? false, thoughts: args.showThoughts ?? process.stderr.isTTY === true });
   await repl.run();

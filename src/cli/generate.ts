@@ -65,7 +65,7 @@ export async function run(args: GenerateArguments): Promise<void> {
     ...(defined({ stop: args.stop, raw: args.raw, system: args.system, thinking: args.thinking, ignoreStop: args.ignoreStop, logprobs: args.logprobs, maxTokens: args.maxTokens || undefined }) as LocalGenerateOptions),
   };
   if (args.dumpLogits !== undefined && args.dumpLogits === args.dumpHidden) throw new UsageError("bad_option", "--dump-logits and --dump-hidden name the same file", "One would replace the other: give them two names.");
-  const named = modelPath(args.model);
+  const named = await modelPath(args.model, signal);
   for (const dump of [args.dumpLogits, args.dumpHidden]) {
     if (dump !== undefined && sameFile(dump, named.path)) throw new UsageError("bad_option", `${dump} is the model's own file`, "A dump would overwrite it: choose another name.");
   }

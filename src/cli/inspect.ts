@@ -3,6 +3,7 @@ import type { Argv } from "yargs";
 import { BaoError } from "../errors.ts";
 import { openModel, type OpenedModel } from "../engine/model.ts";
 import { describeValue, openGguf, printable, type GgufArray, type GgufFile, type GgufValue } from "../gguf/index.ts";
+import { modelPath } from "./load.ts";
 import { choice, defined, flag, number } from "./options.ts";
 import { colours, escaped, outJson, outLine } from "./output.ts";
 import { bytes } from "./stats.ts";
@@ -19,7 +20,7 @@ Examples:
   bao inspect gemma.gguf
   bao inspect gemma.gguf --ctx 32768 --kv-type q8_0     memory with a long context
   bao inspect gemma.gguf --json | jq '.types'`)
-    .positional("file", { type: "string", description: "GGUF file; any file of a split model", demandOption: true })
+    .positional("file", { type: "string", description: "GGUF file, any file of a split model, or a name on the hub", demandOption: true })
     .options({
       ctx: number("ctx", "Tokens of context for the estimate (default: the model's, at most 4096)", { whole: true, min: 1 }),
       "kv-type": choice("Type of the KV cache for the estimate", ["f32", "f16", "q8_0"], { default: "f16" }),
@@ -31,11 +32,11 @@ Examples:
 interface InspectArguments { file: string; ctx?: number; kvType: "f32" | "f16" | "q8_0"; noTensors?: boolean; json?: boolean }
 
 export async function run(args: InspectArguments): Promise<void> {
-  const file = openGguf(args.file);
+  const { path } = await modelPath(args.file), file = openGguf(path);
   // A file that we cannot run is still a file that can be looked at.
   let opened: OpenedModel | undefined, problem: BaoError | undefined;
   try {
-    opened = openModel(args.file, defined({ context: args.ctx, kvType: args.kvType }));
+    opened = openModel(path, defined({ context: args.ctx, kvType: args.kvType }));
   } catch (e) {
     if (!(e instanceof BaoError)) throw e;
     problem = e;

@@ -4,11 +4,13 @@ import { chooseDevice, type DeviceChoice } from "../engine/choose.ts";
 import { embeddedModel } from "../engine/embedded.ts";
 import { LocalModel, type LoadOptions } from "../engine/model.ts";
 import { UsageError } from "../errors.ts";
+import { resolveModel } from "../hub/index.ts";
 import type { BackendName } from "../native/library.ts";
 import { ensureKernels } from "./kernels.ts";
 import { loadOptions, type ModelArguments } from "./options.ts";
 import { colours, noteLine } from "./output.ts";
 import { busyLine } from "./progress.ts";
+import { FetchProgress } from "./pull.ts";
 
 export interface Loaded extends Disposable {
   readonly model: LocalModel;
@@ -17,10 +19,13 @@ export interface Loaded extends Disposable {
   readonly choice: DeviceChoice;
 }
 
-/** The path that --model names, or the embedded model, which is said on stderr. */
-export function modelPath(model: string | undefined): { path: string; embedded: boolean } {
+/** The file that --model names, fetched if it is a name on the hub and not here; or the embedded model, which is said on stderr. */
+export async function modelPath(model: string | undefined, signal?: AbortSignal): Promise<{ path: string; embedded: boolean }> {
   if (model === "") throw new UsageError("bad_option", "--model: expected a path, found nothing", "Is a variable of your shell empty?");
-  if (model !== undefined) return { path: model, embedded: false };
+  if (model !== undefined) {
+    using shown = new FetchProgress();
+    return { path: await resolveModel(model, { signal, onProgress: shown.show }), embedded: false };
+  }
   const path = embeddedModel();
   noteLine(colours(2).dim("bao: no --model given, using the embedded demo model (a small story teller)"));
   return { path, embedded: true };

@@ -42,7 +42,7 @@ const SAMPLING = { group: "Sampling:" };
 
 /** Which model, where and how it runs. */
 export const modelOptions = {
-  model: text("GGUF file (default: the model embedded in the package)", { alias: "m", ...MODEL }),
+  model: text("GGUF file, or a name on the hub: hf:org/repo:Q4_K_M (default: the model embedded in the package)", { alias: "m", ...MODEL }),
   ctx: number("ctx", "Tokens of context (default: the model's, at most 4096)", { whole: true, min: 1 }, MODEL),
   device: choice("Where to run; auto = metal, then cuda, then cpu", ["auto", "cpu", "cuda", "metal"], { default: "auto", ...MODEL }),
   threads: number("threads", "CPU threads, the waiting one included (default: all cores)", { whole: true, min: 1 }, MODEL),

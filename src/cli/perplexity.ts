@@ -36,7 +36,7 @@ export interface PerplexityArguments extends ModelArguments { file: string; stri
 
 export async function run(args: PerplexityArguments): Promise<void> {
   using interrupt = new Interrupt();
-  const { signal } = interrupt, named = modelPath(args.model);
+  const { signal } = interrupt, named = await modelPath(args.model, signal);
   const content = args.file === "-" ? await stdinText() : textFile(args.file);
   using loaded = await loadModel(args, named, everyRow(named.path, loadOptions(args)));
   requireText(loaded.model);

@@ -45,7 +45,7 @@ export async function run(args: ServeArguments): Promise<void> {
   if (args.port !== undefined && args.port > 65_535) throw new UsageError("bad_option", `--port: expected at most 65535, found ${args.port}`);
   const apiKeys = args.apiKey ?? (env.BAO_API_KEY === undefined ? [] : [env.BAO_API_KEY]);
   if (apiKeys.includes("")) throw new UsageError("bad_option", "--api-key: expected a key, found nothing", "Is a variable of your shell empty?");
-  const { path } = modelPath(args.model);
+  const { path } = await modelPath(args.model, signal);
   await ensureKernels();
   const choice = chooseDevice(args.device as "auto" | BackendName), options = loadOptions(args);
   for (const warning of choice.warnings) noteLine(`${c.yellow("bao: warning:")} ${warning}`);

@@ -24,7 +24,7 @@ Examples:
 }
 
 export async function run(args: { model?: string; parse: ParseSpecial; noBos?: boolean }): Promise<void> {
-  const { path } = modelPath(args.model);
+  const { path } = await modelPath(args.model);
   const { metadata } = openGguf(path);
   const tokenizer = createTokenizer(tokenizerSource((key) => metadata.get(key)));
   let number = 0;

@@ -1,5 +1,6 @@
 // The caller's side of the engine Worker: models, sessions and generations as objects. Holds no native memory itself.
 import { BaoError, DisposedError, UsageError } from "../errors.ts";
+import { resolveModel } from "../hub/index.ts";
 import type { GenerateOptions, Prompt, StreamPart, Usage } from "./generate.ts";
 import { checkKeys } from "./keys.ts";
 import type { LoadProgress } from "./model.ts";
@@ -254,13 +255,15 @@ export class Model implements AsyncDisposable {
 }
 
 /**
- * Loads a GGUF model in the engine Worker. The caller's event loop keeps running.
+ * Loads a GGUF model in the engine Worker: a file, or a name on the hub (`hf:org/repo:Q4_K_M`), which is fetched if it is not here. The caller's event loop
+ * keeps running.
  * Throws ModelFileError for a bad file, ResourceError when memory, device or kernel library is missing, UsageError for bad options.
  */
 export async function load(path: string, options: LoadModelOptions = {}): Promise<Model> {
   checkKeys("load", options);
   const { sessions, signal, onProgress, ...rest } = options;
-  const call: Call = { kind: "load", path: pathOf("load", path), options: { ...rest, sequences: sessions ?? 1 }, progress: onProgress !== undefined };
+  const file = await resolveModel(pathOf("load", path), { signal, onProgress: (p) => onProgress?.({ phase: "fetch", done: p.total > 0 ? p.done / p.total : 0 }) });
+  const call: Call = { kind: "load", path: file, options: { ...rest, sequences: sessions ?? 1 }, progress: onProgress !== undefined };
   const { model, info } = await calling(call, signal, onProgress ? { progress: onProgress } : {}) as { model: number; info: ModelInfo };
   return new Model(model, info);
 }
@@ -269,7 +272,7 @@ export async function load(path: string, options: LoadModelOptions = {}): Promis
 export async function estimate(path: string, options: EstimateOptions = {}): Promise<ModelEstimate> {
   checkKeys("estimate", options);
   const { sessions, ...rest } = options;
-  return await calling({ kind: "estimate", path: pathOf("estimate", path), options: { ...rest, sequences: sessions ?? 1 } }) as ModelEstimate;
+  return await calling({ kind: "estimate", path: await resolveModel(pathOf("estimate", path)), options: { ...rest, sequences: sessions ?? 1 } }) as ModelEstimate;
 }
 
 function pathOf(call: string, path: unknown): string {

@@ -39,8 +39,8 @@ export interface LoadOptions {
 /** Where the time of a load went, in milliseconds. */
 export interface LoadTimes { open: number; tokenizer: number; weights: number; warmup: number }
 
-/** How far a load is: what it works at, and which share of all of it is done (0 to 1). */
-export interface LoadProgress { readonly phase: "open" | "tokenizer" | "weights" | "warmup" | "ready"; readonly done: number }
+/** How far a load is: what it works at, and which share of all of it is done (0 to 1; of a fetch from the hub, the share of its file). */
+export interface LoadProgress { readonly phase: "fetch" | "open" | "tokenizer" | "weights" | "warmup" | "ready"; readonly done: number }
 
 /** A file that was opened and checked, but not loaded: what `bao inspect` and the memory estimate need. */
 export interface OpenedModel { readonly file: GgufFile; readonly plan: RunPlan; readonly estimate: MemoryEstimate }

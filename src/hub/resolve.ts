@@ -1,4 +1,5 @@
 // A model's name to a file on this machine: the one place where names are resolved. Paths stay as they are; hub names are looked up, and fetched if need be.
+import { existsSync } from "node:fs";
 import { ModelFileError } from "../errors.ts";
 import { env } from "../env.ts";
 import { Cache } from "./cache.ts";
@@ -28,11 +29,14 @@ export interface PulledModel {
 }
 
 /**
- * Path of the model that `name` means. A path is given back as it is, unread. A hub name that is in the cache is not asked of the hub again (`pullModel`
+ * Path of the model that `name` means. A path is given back as it is. A hub name that is in the cache is not asked of the hub again (`pullModel`
  * does that); otherwise it is fetched. Throws UsageError `model_name`, ModelFileError `model_not_cached` (offline), and what `pullModel` throws.
  */
 export async function resolveModel(name: string, options: ResolveOptions = {}): Promise<string> {
-  if (!isHubName(name)) return name;
+  if (!isHubName(name)) {
+    if (/^[\w.-]+\/[\w.-]+(:[\w.-]+)?$/.test(name) && !/\.gguf$/i.test(name) && !existsSync(name)) throw new ModelFileError("gguf_not_found", `${name}: there is no such file`, `If a model on the hub is meant, write hf:${name}.`);
+    return name;
+  }
   const parsed = parseName(name), cache = await Cache.open(options.cacheDir), here = cache.find(parsed);
   if (here !== undefined) return here;
   if (options.offline ?? env.HF_HUB_OFFLINE !== undefined) {

@@ -262,6 +262,7 @@ describe("what cannot be", () => {
 describe("resolving", () => {
   test("paths stay as they are; names that are here ask nobody", async () => {
     expect(await resolveModel("some/file.gguf", options)).toBe("some/file.gguf");
+    expect((await failure(resolveModel("acme/tiny:Q8_0", options))).hint).toContain("hf:acme/tiny:Q8_0");
     const path = await resolveModel(`hf:${REPO}`, options);
     const asked = hub.log.length;
     expect(await resolveModel(`hf:${REPO}:Q4_K_M`, options)).toBe(path);
