@@ -57,6 +57,7 @@ help:
 	@echo "make demo        packages, CPU library, and a short text from the embedded model"
 	@echo "make test        packages, CPU library, and all tests"
 	@echo "make test-native the tests written in C++"
+	@echo "make test-metal  the Metal library and its emulated device; needs clang 19 and lld 19, takes minutes"
 	@echo "make test-arm64  the same for arm64 on a machine of another kind; needs a cross compiler and qemu, takes minutes"
 	@echo "make bench       throughput of the ops and of the embedded model"
 	@echo "make fuzz        fuzzes the file parsers, weight registration and the block formats"
@@ -148,7 +149,7 @@ $(METAL_LIBRARY): $(METAL_OBJECTS) $(METAL_FRONTEND)
 	@echo "link $@"
 	$(Q)$(CXX) $(LINK) -framework Metal -framework Foundation -o $@ $(METAL_OBJECTS) $(METAL_FRONTEND)
 
-$(OBJ)/kernels/metal/%.o: kernels/metal/%.mm $(METAL_GENERATED)
+$(OBJ)/kernels/metal/%.o: kernels/metal/%.mm | $(METAL_GENERATED)
 	@mkdir -p $(@D)
 	@echo "compile $<"
 	$(Q)$(CXX) $(METAL_FLAGS) -c $< -o $@
@@ -205,12 +206,29 @@ $(EMULATOR_REGISTER): $(EMULATOR_SOURCE)/objc/register.c
 	@mkdir -p $(@D)
 	$(Q)$(EMULATOR_CXX) -x c -O2 -fPIC -c $< -o $@
 
-$(EMULATED)/obj/kernels/metal/%.o: kernels/metal/%.mm $(METAL_GENERATED)
+$(EMULATED)/obj/kernels/metal/%.o: kernels/metal/%.mm | $(METAL_GENERATED)
 	@mkdir -p $(@D)
 	@echo "compile $<"
 	$(Q)$(EMULATOR_CXX) $(METAL_FLAGS) $(OBJC) -Werror -c $< -o $@
 
 -include $(EMULATOR_OBJECTS:.o=.d) $(EMULATED_OBJECTS:.o=.d)
+
+# The proof of the emulator: an example host and its kernels, in which bugs are planted (EXAMPLE: such a host), and its Objective-C runtime.
+EXAMPLE ?= test/metal/proof/example.mm
+EXAMPLE_LIBRARY ?= $(EMULATED)/libexample.so
+
+.PHONY: metal-example
+metal-example: $(EMULATED)/libmetal_emulator.so
+	$(Q)$(EMULATOR_CXX) $(EMULATOR_FLAGS) $(OBJC) -fobjc-arc -Werror -Wno-unused -Itest/metal/proof -c $(EXAMPLE) -o $(EXAMPLE_LIBRARY:.so=.o)
+	$(Q)$(EMULATOR_CXX) -shared -fuse-ld=lld -Wl,-z,defs -Wl,-rpath,'$$ORIGIN' -o $(EXAMPLE_LIBRARY) $(EXAMPLE_LIBRARY:.so=.o) $(EMULATOR_REGISTER) -L$(EMULATED) -lmetal_emulator
+
+$(EMULATED)/objc_test: test/metal/proof/objc_test.mm $(EMULATED)/libmetal_emulator.so
+	@echo "compile $<"
+	$(Q)$(EMULATOR_CXX) $(EMULATOR_FLAGS) $(OBJC) -fobjc-arc -fuse-ld=lld -Wl,-rpath,'$$ORIGIN' -o $@ $< $(EMULATOR_REGISTER) -L$(EMULATED) -lmetal_emulator
+
+# Everything that can be shown without a Mac. Today: the emulator's proof.
+test-metal: node_modules cpu metal-emulated metal-example $(EMULATED)/objc_test
+	$(BUN) test ./test/metal/proof/emulator.proof.ts ./test/metal/proof/kernels.proof.ts ./test/metal/proof/host.proof.ts
 
 # ---- TypeScript
 

@@ -128,6 +128,8 @@ int32_t MetalBackend::submit(Stream& stream, Graph*, int32_t slot, bool continue
       bind(AT_SLOT, step.accepted + slot * step.slot_bytes, step.slot_bytes);
       bind(AT_HOST, step.host + slot * step.slot_bytes, step.slot_bytes);
       bind(AT_REPORT, report, REPORT_WORDS * 4);
+      pass->always(current.data, current.bytes);
+      pass->always(step.region, step.region_bytes);
       if (stream.profile) timed.emplace_back(op, commands);
     };
     auto close = [&](bool last) {
@@ -149,8 +151,6 @@ int32_t MetalBackend::submit(Stream& stream, Graph*, int32_t slot, bool continue
         close(false);
         open(op = stage.op);
       }
-      // Every kernel reads CURRENT.
-      pass->read_.push_back({current.data, current.data + current.bytes});
       if (rows > uninterrupted_rows && looked++ % ops_between_looks == ops_between_looks - 1) {
         Launch(*pass, "step", "step_cancel").in(0, stop_word, 4).out(AT_CURRENT, current.data, current.bytes).params(CancelParams{slot, step.serial[slot]}).groups(1, 1, 1, 1);
       }

@@ -1,6 +1,5 @@
 // Ops that touch each element or row once: add, scale, softcap, copy, gather_rows, pool_rows, argmax.
 #include "kernel.h"
-#include "../common/sample_mass.h"
 
 // A thread an element of a row: grid (columns, rows).
 #define ELEMENT_PARAMS constant ElementParams &p [[buffer(24)]], STEP_PARAMS, uint2 at [[thread_position_in_grid]]
@@ -64,7 +63,7 @@ kernel void argmax(device int32_t *dst [[buffer(0)]], device const float *a [[bu
   device const float *x = row_of(a, p.a, r);
   Best best{0, 0x7FFFFFFF};  // NaN's key: loses to every number
   for (int32_t i = int32_t(tid); i < n; i += int32_t(threads)) {
-    const uint32_t key = order_key(x[i]);
+    const uint32_t key = order_of(x[i]);
     if (key != 0) best = better(best, Best{key, i});
   }
   for (ushort o = 16; o > 0; o >>= 1) best = better(best, Best{simd_shuffle_xor(best.key, o), simd_shuffle_xor(best.id, o)});

@@ -17,9 +17,11 @@ class Pass {
   friend class Launch;
   friend class MetalBackend;
   struct Span { const char *low, *high; };
+  // What every kernel of a step reads beside its operands.
+  void always(const void* address, int64_t bytes) { always_.push_back({static_cast<const char*>(address), static_cast<const char*>(address) + bytes}); }
   MetalBackend& backend_;
   id<MTLComputeCommandEncoder> encoder_;
-  std::vector<Span> read_, written_;
+  std::vector<Span> always_, read_, written_;
   std::string error_;
 };
 

@@ -52,7 +52,9 @@ void Launch::order() {
     }
     return false;
   };
-  if (touches(read_, reads_, pass_.written_) || touches(written_, writes_, pass_.written_) || touches(written_, writes_, pass_.read_)) {
+  bool clash = touches(read_, reads_, pass_.written_) || touches(written_, writes_, pass_.written_) || touches(written_, writes_, pass_.read_) ||
+               touches(pass_.always_.data(), int(pass_.always_.size()), pass_.written_) || touches(written_, writes_, pass_.always_);
+  if (clash) {
     [pass_.encoder_ memoryBarrierWithScope:MTLBarrierScopeBuffers];
     pass_.read_.clear();
     pass_.written_.clear();

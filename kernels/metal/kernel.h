@@ -48,6 +48,14 @@ inline device const float *row_of(device const float *p, constant Rows &v, int32
 inline device int32_t *row_of(device int32_t *p, constant Rows &v, int32_t r) { return p + r * v.stride; }
 inline device const int32_t *row_of(device const int32_t *p, constant Rows &v, int32_t r) { return p + r * v.stride; }
 
+// As order_key in common/sample_mass.h, by bits alone: GPUs may flush denormal floats, which then compare as zero.
+inline uint32_t order_of(float value) {
+  const uint32_t bits = as_type<uint32_t>(value), magnitude = bits & 0x7FFFFFFFu;
+  if (magnitude > 0x7F800000u) return 0;           // NaN
+  if (magnitude == 0) return 0x80000000u;          // both zeros
+  return (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
+}
+
 // Sum over a threadgroup of up to 1024 threads, the same for all of them; `shared` holds 32 floats. Simdgroups are added in ascending order.
 inline float group_sum(float v, threadgroup float *shared, uint lane, uint simdgroup, uint simdgroups) {
   v = simd_sum(v);

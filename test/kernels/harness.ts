@@ -295,6 +295,9 @@ export const manyRows = (bound: number, precision: Precision, rows: number): num
 /** Bit for bit (NaNs of any payload are equal). */
 export const EXACT_BITS = 0;
 
+/** Metal may flush denormal floats (below 2^-126), and products of them: smaller values than this agree. Elsewhere they count like any other. */
+const FLUSHED = TEST_BACKEND === "metal" ? 2 ** -118 : 0;
+
 export interface Difference { maxAbs: number; maxRel: number; firstBad: number; found: number; expected: number }
 
 /** Largest difference, absolute and relative to the largest value of the output (or to `floor`); `tolerance` bounds the relative one. NaN equals NaN only. */
@@ -305,7 +308,7 @@ export function difference(found: ArrayLike<number>, expected: ArrayLike<number>
   const d: Difference = { maxAbs: 0, maxRel: 0, firstBad: found.length === expected.length ? -1 : Math.min(found.length, expected.length), found: NaN, expected: NaN };
   for (let i = 0; i < Math.min(found.length, expected.length); i++) {
     const a = found[i]!, b = expected[i]!;
-    if (Object.is(a, b)) continue;
+    if (Object.is(a, b) || (Math.abs(a) < FLUSHED && Math.abs(b) < FLUSHED)) continue;
     const abs = Number.isFinite(a) && Number.isFinite(b) ? Math.abs(a - b) : a === b ? 0 : Infinity;
     if (abs > d.maxAbs) { d.maxAbs = abs; d.maxRel = abs / norm; }
     const bad = tolerance === EXACT_BITS ? true : abs / norm > tolerance;
