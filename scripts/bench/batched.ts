@@ -1,7 +1,7 @@
 // Decode of many sequences in one step: bun scripts/bench/batched.ts --model F [--device cuda] [--sequences 1,8,32] [--prompt 64] [--decode 64]
 // Prompts are random and distinct, so that the rows choose different experts. Times the runner alone: no text, no server.
 import { parseArgs } from "node:util";
-import { Runner, type BatchEntry, type Sequence } from "../../src/engine/runner.ts";
+import { Runner, WAIT_MS, type BatchEntry, type Sequence, type Step } from "../../src/engine/runner.ts";
 import { UsageError } from "../../src/errors.ts";
 import { openGguf } from "../../src/gguf/index.ts";
 import type { BackendName } from "../../src/native/library.ts";
@@ -25,7 +25,16 @@ for (const count of counts) {
     }
     const entries = sequences.map((sequence): BatchEntry => ({ sequence, ids: "next", logits: "last", sampling }));
     const began = Bun.nanoseconds();
-    for (let i = 0; i < decode; i++) await runner.run(entries);
+    // As the scheduler does it: on devices that work by themselves the next step is submitted before the last one's tokens are read.
+    const underWay: Step[] = [];
+    for (let i = 0; i < decode + runner.depth; i++) {
+      if (i < decode) underWay.push(runner.submit(entries));
+      if (underWay.length < runner.depth && i < decode) continue;
+      const step = underWay.shift();
+      if (!step) break;
+      while (!runner.wait(step, WAIT_MS));
+      runner.collect(step);
+    }
     if (r > 0) times.push((Bun.nanoseconds() - began) / 1e6 / decode); // the first repetition warms up
     for (const sequence of sequences) runner.close(sequence);
   }

@@ -3,19 +3,17 @@ import { BaoError, DisposedError, UsageError } from "../errors.ts";
 import type { GgufFile } from "../gguf/index.ts";
 import { PageAllocator } from "../kv/pages.ts";
 import { SequencePages, type KvStore } from "../kv/sequence.ts";
-import { Activations } from "../model/activations.ts";
 import { kvKinds, type ModelConfig } from "../model/config.ts";
 import { planRun, poolPages, type RunPlan } from "../model/estimate.ts";
-import { recordForward, type GraphHooks, type GraphInput } from "../model/graph.ts";
 import { DeviceWeights } from "../model/loader.ts";
-import { Recorder, UnfusedRecorder } from "../model/recorder.ts";
 import { familyOf } from "../model/registry.ts";
 import type { ModelWeights } from "../model/weights.ts";
-import { Device, KvPool, StepBlock, Stream, type DeviceOptions, type View } from "../native/objects.ts";
+import { Device, KvPool, StepBlock, Stream, type DeviceOptions } from "../native/objects.ts";
 import { BAO } from "../native/symbols.ts";
 import { MAX_BIAS, readResult, type Drawn } from "../sample/params.ts";
+import { checkFits } from "./fits.ts";
 import { fillSlot, rowsOf, type BatchEntry, type Place, type Sequence } from "./fill.ts";
-import { StepwiseForward, type OpReport } from "./stepwise.ts";
+import { Recordings, type RecordingOptions } from "./recordings.ts";
 
 export type { BatchEntry, Sequence } from "./fill.ts";
 
@@ -23,15 +21,9 @@ const SLOTS = 3;
 /** Messages, timers and signals of this thread wait no longer than this. */
 export const WAIT_MS = 20;
 
-export interface RunnerOptions {
+export interface RunnerOptions extends RecordingOptions {
   device?: DeviceOptions;
   plan?: Partial<RunPlan>;
-  /** Every fused op as its definition in plain ops. */
-  unfused?: boolean;
-  /** Keep the residual stream after every layer: `Runner.hidden`. Needs outputs = chunk on models with shared KV. */
-  keepHidden?: boolean;
-  /** Called after every op with its outputs; slow. */
-  onOp?: (report: OpReport) => void;
   /** Steps of the same sequences that may be under way at once. Default: 1 on the CPU, where a step in vain takes time from others; 2 elsewhere. */
   depth?: 1 | 2;
 }
@@ -72,21 +64,9 @@ export class Runner implements Disposable {
   readonly unused: string[];
   /** One a KV kind. */
   readonly stores: readonly KvStore[];
-  readonly #pools: KvPool[];
+  /** What can be submitted, and what the last step left: logits, hidden states, times. */
+  readonly recordings: Recordings;
   readonly #step: StepBlock;
-  readonly #graph: GraphInput;
-  readonly #recorder: (stream: Stream) => Recorder;
-  readonly #rows: Activations;
-  readonly #outputs: Activations;
-  readonly #hidden: { rows: Activations; views: View[] } | undefined;
-  readonly #forward: Stream;
-  readonly #sample: Stream;
-  readonly #stepwise: StepwiseForward | undefined;
-  readonly #logits: View;
-  /** Sums of hidden states instead of logits: recorded when the first one is asked for. */
-  #pool: { readonly stream: Stream; readonly sums: View } | undefined;
-  /** Draws under a mask: recorded when the first one comes. */
-  #masked: { readonly stream: Stream; readonly words: Uint32Array } | undefined;
   readonly #freeSlots: number[];
   /** Steps under way, by slot. */
   readonly #steps: (StepState | undefined)[] = new Array(SLOTS).fill(undefined);
@@ -106,15 +86,16 @@ export class Runner implements Disposable {
     const stack = new DisposableStack();
     try {
       this.device = stack.use(new Device(options.device));
+      checkFits(this.device, file, config, plan);
       this.weights = stack.use(new DeviceWeights(this.device, file));
       const weights: ModelWeights = family.weights(config, this.weights);
       this.weights.check.finish();
       this.unused = this.weights.check.unused();
 
       const kinds = kvKinds(config);
-      this.#pools = kinds.map((kind) => stack.use(new KvPool(this.device, { table: kind.table, layers: kind.layers.length, kvHeads: kind.kvHeads, headDim: kind.headDim, type: plan.kvType, maxPages: poolPages(kind, plan) })));
+      const pools = kinds.map((kind) => stack.use(new KvPool(this.device, { table: kind.table, layers: kind.layers.length, kvHeads: kind.kvHeads, headDim: kind.headDim, type: plan.kvType, maxPages: poolPages(kind, plan) })));
       this.stores = kinds.map((kind, i): KvStore => {
-        const pool = this.#pools[i]!;
+        const pool = pools[i]!;
         return {
           kind, allocator: new PageAllocator(poolPages(kind, plan), (pages) => pool.commit(pages)), copyPage: (dst, src, tokens) => pool.copyPage(dst, src, tokens),
           pageBytes: pool.pageBytes, readPage: (page, into) => pool.readPage(page, into), writePage: (page, from) => pool.writePage(page, from),
@@ -125,41 +106,7 @@ export class Runner implements Disposable {
       this.#step = stack.use(new StepBlock(this.device, {
         slots: SLOTS, maxRows: plan.chunk, maxOutputs: plan.outputs, maxSequences: plan.sequences, vocabulary: config.vocabulary, maxBias: MAX_BIAS * plan.sequences, pages,
       }));
-      this.#rows = stack.use(new Activations(this.device, "step", plan.chunk));
-      this.#outputs = stack.use(new Activations(this.device, "output", plan.outputs));
-      this.#outputs.reserve("logits", config.vocabulary, true);
-
-      const hiddenViews: View[] = [];
-      const hiddenRows = options.keepHidden ? stack.use(new Activations(this.device, "step", plan.chunk)) : undefined;
-      this.#hidden = hiddenRows && { rows: hiddenRows, views: hiddenViews };
-      const input = this.#graph = { config, weights, pools: this.#pools, step: this.#rows, output: this.#outputs };
-      const recorder = this.#recorder = (stream: Stream): Recorder => options.unfused
-        ? new UnfusedRecorder(stream, (name, like, d1, d2) => (like.rowsOf === "step" ? this.#rows : this.#outputs).view(`unfused_${name}`, d1, d2))
-        : new Recorder(stream);
-
-      this.#forward = stack.use(new Stream(this.device, this.#step));
-      let logits!: View;
-      if (options.onOp) {
-        this.#stepwise = stack.use(new StepwiseForward(this.device, this.#step, recorder, options.onOp));
-        const hooks: GraphHooks = { layer: (l) => this.#stepwise!.enter(l) };
-        logits = recordForward(this.#stepwise.recorder, { ...input, hooks });
-      } else {
-        this.#forward.record(() => {
-          const ops = recorder(this.#forward);
-          const hooks: GraphHooks = hiddenRows === undefined ? {} : {
-            hidden: (index, view) => {
-              // Tail rows are output rows; with every row an output, as keepHidden asks, they are the same rows in the same order.
-              const set = view.rowsOf === "step" ? hiddenRows : this.#outputs;
-              const copy = set.view(`hidden${index}`, 1, config.hidden);
-              ops.copy(copy, view);
-              hiddenViews[index] = copy;
-            },
-          };
-          logits = recordForward(ops, { ...input, hooks });
-        });
-      }
-      this.#logits = logits;
-      this.#sample = stack.use(this.#recordSample(undefined));
+      this.recordings = stack.use(new Recordings(this.device, this.#step, plan, config, weights, pools, options));
       this.#freeSlots = Array.from({ length: plan.sequences }, (_, i) => plan.sequences - 1 - i);
       this.#resources = stack.move();
     } catch (e) {
@@ -168,29 +115,6 @@ export class Runner implements Disposable {
     }
   }
   readonly #resources: DisposableStack;
-
-  #recordSample(mask: View | undefined): Stream {
-    const stream = new Stream(this.device, this.#step), ops = new Recorder(stream);
-    stream.record(() => {
-      ops.logitsProcess(this.#logits, mask);
-      ops.logprobs(this.#logits);
-      ops.sample(this.#logits);
-    });
-    return stream;
-  }
-  #pooling(): { readonly stream: Stream; readonly sums: View } {
-    if (this.#pool) return this.#pool;
-    const { config, plan } = this, sums = this.#resources.use(this.device.buffer(plan.sequences * config.hidden * 4)).view("fixed", plan.sequences, 1, config.hidden);
-    const stream = this.#resources.use(new Stream(this.device, this.#step));
-    stream.record(() => { recordForward(this.#recorder(stream), { ...this.#graph, pooled: sums }); });
-    return this.#pool = { stream, sums };
-  }
-  #maskedSample(words: number): { readonly stream: Stream; readonly words: Uint32Array } {
-    if (this.#masked) return this.#masked;
-    this.#outputs.reserve("mask", words, true);
-    const stream = this.#resources.use(this.#recordSample(this.#outputs.view("mask", 1, words, "i32")));
-    return this.#masked = { stream, words: new Uint32Array(this.#outputs.buffer("mask").memory) };
-  }
 
   /** A new, empty sequence. Throws UsageError when `plan.sequences` are open. */
   open(): Sequence {
@@ -234,8 +158,8 @@ export class Runner implements Disposable {
       undrawn: draws && entries.some((e) => e.masked), cancelled: false, error: undefined,
     };
     try {
-      if (this.#stepwise) this.#stepwise.run(number, slot.header[BAO.HEADER_ROWS]!, slot.header[BAO.HEADER_OUTPUTS]!);
-      else this.#send(step, entries[0]?.pool ? this.#pooling().stream : this.#forward);
+      if (this.recordings.stepwise) this.recordings.stepwise.run(number, slot.header[BAO.HEADER_ROWS]!, slot.header[BAO.HEADER_OUTPUTS]!);
+      else this.#send(step, entries[0]?.pool ? this.recordings.pooled.stream : this.recordings.forward);
     } catch (e) {
       entries.forEach(({ sequence }, i) => {
         sequence.ids.splice(sequence.pages.length, Infinity, ...known[i]!);
@@ -249,7 +173,7 @@ export class Runner implements Disposable {
       e.sequence.pending += rowsOf(e);
       if (e.sampling) e.sequence.stale = false;
     }
-    if (draws && !step.undrawn) this.#submitDraws(step, this.#sample);
+    if (draws && !step.undrawn) this.#submitDraws(step, this.recordings.sample);
     return step;
   }
 
@@ -257,11 +181,11 @@ export class Runner implements Disposable {
   draw(step: Step, masks: readonly (Uint32Array | undefined)[]): void {
     const s = step as StepState, width = Math.ceil(this.config.vocabulary / 32), { sampler } = this.#step.slots[s.number]!;
     s.undrawn = false;
-    let stream = this.#sample;
+    let stream = this.recordings.sample;
     masks.forEach((mask, i) => {
       const row = s.places[i]!.last;
       if (!mask || row < 0) return;
-      const masked = this.#maskedSample(width);
+      const { masked } = this.recordings;
       masked.words.set(mask, row * width);
       sampler[row * BAO.SAMPLER_WORDS + BAO.SAMPLER_FLAGS]! |= BAO.SAMPLE_MASK;
       ({ stream } = masked);
@@ -372,39 +296,18 @@ export class Runner implements Disposable {
     if (outputs > maxOutputs) throw new BaoError("batch_too_large", `A step takes ${maxOutputs} rows with logits`);
   }
 
-  /** Copies logits of output rows [first, first + rows) of the last step: [rows, vocabulary]. After a draw they are the processed ones. */
-  logits(first: number, rows: number): Float32Array {
-    const all = new Float32Array(this.#outputs.buffer("logits").memory);
-    return all.slice(first * this.config.vocabulary, (first + rows) * this.config.vocabulary);
-  }
-  /** Residual streams of the last step's rows (keepHidden): one [rows, hidden] a layer, then the normed last one. */
-  hidden(rows: number): Float32Array[] {
-    if (!this.#hidden) throw new BaoError("no_hidden", "The runner was opened without keepHidden");
-    return this.#hidden.views.map((v) => v.readF32(rows));
-  }
   /** Sum of the sequence's hidden states, [hidden], over all tokens from position 0 on, all run with `pool`. Waits for submitted steps. */
   pooled(sequence: Sequence): Float32Array {
-    const { sums } = this.#pooling(), out = new Float32Array(new ArrayBuffer(this.config.hidden * 4));
+    const { sums } = this.recordings.pooled, out = new Float32Array(new ArrayBuffer(this.config.hidden * 4));
     sums.buffer.read(out, sequence.slot * out.byteLength);
     return out;
   }
-  /** Time of each op kind over all steps since `profile(true)`, in nanoseconds; sampling included. */
-  opTimes(): Map<number, { count: number; nanoseconds: number }> {
-    const times = new Map<number, { count: number; nanoseconds: number }>(), { k } = this.device;
-    for (const s of this.#streams) {
-      for (let i = 0; i < k.streamOps(s.handle); i++) {
-        const kind = k.streamOp(s.handle, i), t = times.get(kind) ?? { count: 0, nanoseconds: 0 };
-        t.count++;
-        t.nanoseconds += k.streamTime(s.handle, i);
-        times.set(kind, t);
-      }
-    }
-    return times;
-  }
-  get #streams(): Stream[] { return [this.#forward, this.#sample, ...(this.#masked ? [this.#masked.stream] : [])]; }
-  profile(on: boolean): void { for (const s of this.#streams) this.device.k.streamProfile(s.handle, on ? 1 : 0); }
-  /** Ops of one forward step. */
-  get opCount(): number { return this.device.k.streamOps(this.#forward.handle); }
+  /** See Recordings. */
+  logits(first: number, rows: number): Float32Array { return this.recordings.logits(first, rows); }
+  hidden(rows: number): Float32Array[] { return this.recordings.hidden(rows); }
+  opTimes(): Map<number, { count: number; nanoseconds: number }> { return this.recordings.opTimes(); }
+  profile(on: boolean): void { this.recordings.profile(on); }
+  get opCount(): number { return this.recordings.opCount; }
   get kvPagesUsed(): number { return this.stores.reduce((n, s) => n + s.allocator.used, 0); }
 
   /** Ends what is under way, then frees everything. */
