@@ -12,9 +12,19 @@ void missing(Builder&, const Args&) { throw 0; }
 
 extern const OpTable metal_ops;
 const OpTable metal_ops = {
-    metal::embed, metal::rms_norm, metal::norm_add, metal::add_norm, metal::norm_add_norms, metal::moe_merge, missing, missing, missing, missing, missing, missing, missing,
-    metal::glu, missing, missing, missing, missing, missing, missing, missing, metal::add, metal::scale, metal::softcap, metal::copy, metal::gather_rows, metal::ple_combine,
-    metal::pool_rows, metal::argmax, missing, missing, missing,
+    metal::embed,
+    metal::rms_norm, metal::norm_add, metal::add_norm, metal::norm_add_norms, metal::moe_merge,
+    missing /* rope_table */, missing /* rope */,
+    missing /* kv_append */, missing /* head_norm_rope_append */,
+    missing /* attention */,
+    missing /* matmul */, missing /* matmul_group */,
+    metal::glu,
+    missing /* matmul_glu */,
+    missing /* topk_softmax */, missing /* router */, missing /* moe_matmul */, missing /* moe_matmul_glu */, missing /* moe_sum */, missing /* moe_matmul_sum */,
+    metal::add, metal::scale, metal::softcap, metal::copy, metal::gather_rows,
+    metal::ple_combine,
+    metal::pool_rows, metal::argmax,
+    missing /* logits_process */, missing /* logprobs */, missing /* sample */,
 };
 
 }  // namespace bao
