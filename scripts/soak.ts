@@ -82,6 +82,9 @@ export async function soak(o: SoakOptions): Promise<SoakReport> {
   const server = Bun.spawn([process.execPath, join(root, "src/cli/bao.ts"), "serve", "--port", "0", "--ctx", "1024", "--parallel", String(o.parallel), "--threads", String(o.threads), ...(o.model === undefined ? [] : ["-m", o.model])], {
     stdin: "ignore", stdout: "ignore", stderr: "pipe", env: { PATH: process.env["PATH"] ?? "" },
   });
+  // However this program ends, its server does not outlive it.
+  const orphan = (): void => server.kill("SIGKILL");
+  process.once("exit", orphan);
   let said = "", heard = (): void => {};
   const listening = new Promise<void>((resolve) => { heard = resolve; });
   const log = (async () => {
@@ -222,6 +225,7 @@ export async function soak(o: SoakOptions): Promise<SoakReport> {
   for (const [i, { path, body }] of known.entries()) check(i, textOf((await (await post(path, body)).json() as any).choices[0])); // eslint-disable-line
   server.kill("SIGINT");
   const code = await server.exited;
+  process.off("exit", orphan);
   await log;
   if (code !== 0) failures.add(`the server ended with ${code}: ${said.slice(-500)}`);
   const complaints = said.split("\n").filter((line) => line !== "" && !/no --model given|answers at a time|listening on|ending when/.test(line));
@@ -234,6 +238,7 @@ export async function soak(o: SoakOptions): Promise<SoakReport> {
 }
 
 if (import.meta.main) {
+  for (const signal of ["SIGINT", "SIGTERM"] as const) process.once(signal, () => process.exit(130));
   const { values } = parseArgs({ options: { minutes: { type: "string", default: "3" }, clients: { type: "string", default: "16" }, parallel: { type: "string", default: "8" }, threads: { type: "string", default: "1" }, seed: { type: "string", default: "1" }, model: { type: "string" }, json: { type: "boolean", default: false } } });
   const seconds = Number(values.minutes) * 60;
   const report = await soak({ seconds, clients: Number(values.clients), parallel: Number(values.parallel), threads: Number(values.threads), seed: Number(values.seed), ...(values.model === undefined ? {} : { model: values.model }) });

@@ -2,6 +2,7 @@
 import { Hono, type Context } from "hono";
 import { bodyLimit } from "hono/body-limit";
 import { cors } from "hono/cors";
+import { BaoError } from "../errors.ts";
 import { Admission } from "./admission.ts";
 import type { ServedModel, Serving } from "./answer.ts";
 import { CHAT_FIELDS, chatCompletion, chatEvents, parseChat } from "./chat.ts";
@@ -25,7 +26,7 @@ export interface AppOptions {
   cors?: readonly string[];
   /** Answers that may wait when all of the model's sequences are busy. Default 64. */
   queue?: number;
-  /** Milliseconds of silence after which a stream sends a comment. Default 10,000. */
+  /** Milliseconds of silence after which a stream sends a comment. Default 5,000: many hosts cut connections after 10 s. */
   keepAliveMs?: number;
   /** Bytes of a request's body at most. Default 16 MiB. */
   maxBody?: number;
@@ -48,10 +49,16 @@ const dataOnly = (e: ApiError): string => event(errorBody(e));
 const gone = (): ApiError => new ApiError(499, "client_closed", "The client closed the connection.");
 
 export function createApp(model: ServedModel, options: AppOptions = {}): Hono {
+  let broken: string | undefined;
   const admission = new Admission(model.info.plan.sequences, options.queue ?? 64);
   const serving: Serving = {
     model, name: options.name ?? modelName(model.info.path), created: Math.trunc(Date.now() / 1000), admission, metrics: new Metrics(admission),
-    keepAliveMs: options.keepAliveMs ?? 10_000, onError: options.onError ?? (() => {}),
+    keepAliveMs: options.keepAliveMs ?? 5_000,
+    onError(e) {
+      // Whoever supervises this process sees by /health that only a restart helps.
+      if (e instanceof BaoError && ["engine_failed", "device_lost"].includes(e.code)) broken = e.code;
+      options.onError?.(e);
+    },
   };
   const app = new Hono();
 
@@ -67,7 +74,7 @@ export function createApp(model: ServedModel, options: AppOptions = {}): Hono {
   app.use(bodyLimit({ maxSize: options.maxBody ?? 16 << 20, onError: () => errorResponse(new ApiError(413, "body_too_large", `The body is larger than ${options.maxBody ?? 16 << 20} bytes.`)) }));
 
   app.get("/", () => pageResponse());
-  app.get("/health", (c) => c.json({ status: "ok", model: serving.name, running: admission.running, waiting: admission.waiting }));
+  app.get("/health", (c) => c.json({ status: broken ?? "ok", model: serving.name, running: admission.running, waiting: admission.waiting }, broken === undefined ? 200 : 503));
   app.get("/metrics", async (c) => c.body(await serving.metrics.registry.metrics(), 200, { "Content-Type": serving.metrics.registry.contentType }));
   app.get("/v1/models", (c) => c.json({ object: "list", data: [modelObject(serving)] }));
   app.get("/v1/models/:id{.+}", (c) => { requireModel(serving, c.req.param("id")); return c.json(modelObject(serving)); });

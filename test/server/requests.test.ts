@@ -153,6 +153,13 @@ describe("failures have the right status", () => {
     const { events } = await readEvents(await caller(scripted([plain[0], new KernelError("device_lost", "gone", "bao_wait", 4)])).chat({ stream: true }));
     expect(events.at(-1)!.data).toEqual({ error: { message: "gone", type: "server_error", param: null, code: "device_lost" } });
   });
+  test("a lost device or engine shows in /health", async () => {
+    const { app, chat } = caller(scripted([new KernelError("device_lost", "gone", "bao_wait", 4)]));
+    const health = async (): Promise<unknown[]> => { const r = await app.fetch(new Request("http://localhost/health")); return [r.status, ((await r.json()) as any).status]; };
+    expect(await health()).toEqual([200, "ok"]);
+    expect((await chat({})).status).toBe(500);
+    expect(await health()).toEqual([503, "device_lost"]);
+  });
   test("context_length_exceeded says the sentence that agents look for", async () => {
     const response = await caller(scripted([new UsageError("context_length_exceeded", "The prompt has 9 tokens, the context holds 5")])).chat({});
     expect(((await response.json()) as any).error.message).toMatch(/maximum context length.*9 tokens.*holds 5/);

@@ -75,6 +75,14 @@ describe("chat completions", () => {
     expect(second.choices[0]!.message.content).toBe(first.choices[0]!.message.content);
     expect(second.usage!.prompt_tokens_details!.cached_tokens).toBe(second.usage!.prompt_tokens - 1);
   });
+  test("after editing the last turn only what is new is computed", async () => {
+    const turns = (question: string) => [{ role: "user", content: `Tell me a story about a castle. ${"It stands on a hill. ".repeat(6)}` }, { role: "assistant", content: "Once there was a castle on a hill, and a small dog lived in it." }, { role: "user", content: question }] as const;
+    const ask = async (question: string) => (await client.chat.completions.create({ ...GREEDY, messages: [...turns(question)], max_tokens: 3 })).usage!;
+    const first = await ask("What was its name?"), second = await ask("Who came to visit it?");
+    expect(second.prompt_tokens - second.prompt_tokens_details!.cached_tokens!).toBeLessThan(20);
+    expect(second.prompt_tokens).toBeGreaterThan(80);
+    expect(first.prompt_tokens_details!.cached_tokens!).toBeLessThan(first.prompt_tokens);
+  });
   test("stop texts end the answer and are no part of it", async () => {
     const full = await alone(), stop = full.slice(12, 20);
     const answer = await client.chat.completions.create({ ...GREEDY, stop });
@@ -134,6 +142,14 @@ describe("structured answers: a story teller held to a form", () => {
     expect(any.choices[0]!.message.content!.trimStart()).toStartWith("{");
     const responses = await client.responses.create({ model: "demo", input: STORY.content, temperature: 0, text: { format: { type: "json_schema", name: "pet", schema, strict: true } } });
     fits(JSON.parse(responses.output_text));
+  });
+  test("characters of several tokens arrive whole: no chunk has half of one", async () => {
+    const text = "\u{1f436} \u00e9t\u00e9 \u6c34 \u{1f468}\u200d\u{1f469}\u200d\u{1f467}";
+    const request = { ...GREEDY, max_tokens: 200, response_format: { type: "json_schema", json_schema: { name: "x", schema: { const: text } } } };
+    const { events } = await readEvents(await raw("/v1/chat/completions", { ...request, stream: true }));
+    const chunks = events.slice(0, -1).map((e) => e.data.choices[0].delta.content ?? "");
+    expect(JSON.parse(chunks.join(""))).toBe(text);
+    expect(chunks.every((c) => !c.includes("\ufffd") && c.isWellFormed())).toBe(true);
   });
   test("a schema that cannot be guaranteed is refused, with the field's name", async () => {
     const create = (fields: object): Promise<APIError> => client.chat.completions.create({ ...GREEDY, ...fields } as never).catch((e: unknown) => e) as Promise<APIError>;
@@ -250,6 +266,8 @@ describe("the server around it", () => {
   test("other origins: those that were named, no others", async () => {
     const preflight = (origin: string): Promise<Response> => fetch(new URL("/v1/chat/completions", server.url), { method: "OPTIONS", headers: { Origin: origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization" } });
     expect((await preflight("https://app.example")).headers.get("access-control-allow-origin")).toBe("https://app.example");
+    // A page must be able to read why it was refused.
+    expect((await raw("/v1/chat/completions", {}, { headers: { "Content-Type": "application/json", Authorization: `Bearer ${KEY}`, Origin: "https://app.example" } })).headers.get("access-control-allow-origin")).toBe("https://app.example");
     expect((await preflight("https://evil.example")).headers.get("access-control-allow-origin")).toBeNull();
   });
   test("a page under another name that points here is turned away", async () => {
