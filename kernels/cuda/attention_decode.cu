@@ -77,6 +77,7 @@ __global__ void __launch_bounds__(threads, 2) decode_kernel(const StepRef* step,
     const int32_t row = step->step_row(a.dst.rows_of, r), sequence = step->row_sequence[row];
     const Span span = span_of(step->row_position[row], a.window);
     const int32_t splits = splits_of(args.most_splits, rows, span.tiles);
+    const int64_t first_part = int64_t(r) * splits_for(args.most_splits, rows);  // rows have different numbers of splits, but room for the same
     for (int32_t split = blockIdx.z; split < splits; split += gridDim.z) {
       const int32_t tile_begin = span.first_tile + int32_t(int64_t(span.tiles) * split / splits) + warp;
       const int32_t tile_end = span.first_tile + int32_t(int64_t(span.tiles) * (split + 1) / splits);
@@ -262,7 +263,7 @@ __global__ void __launch_bounds__(threads, 2) decode_kernel(const StepRef* step,
         for (int w = 0; w < warps; w++) total += sums[w][h] * weight(maxima[w][h], high);
         totals[h] = total;
         if (splits > 1) {
-          float* part = partial + (int64_t(r) * splits + split) * split_stride + (first_head + h) * part_row;
+          float* part = partial + (first_part + split) * split_stride + (first_head + h) * part_row;
           part[D] = high, part[D + 1] = total;
         }
       }
@@ -273,7 +274,7 @@ __global__ void __launch_bounds__(threads, 2) decode_kernel(const StepRef* step,
 #pragma unroll
         for (int w = 0; w < warps; w++) add_weighted(sum, 1.0f, *reinterpret_cast<const float4*>(merge + (w * most_heads + h) * S::merge_row + d));
         if (splits == 1) *reinterpret_cast<float4*>(a.dst.f32(r) + int64_t(first_head + h) * D + d) = divided(sum, totals[h]);
-        else *reinterpret_cast<float4*>(partial + (int64_t(r) * splits + split) * split_stride + (first_head + h) * part_row + d) = sum;
+        else *reinterpret_cast<float4*>(partial + (first_part + split) * split_stride + (first_head + h) * part_row + d) = sum;
       }
       if (splits == 1 || !tickets) continue;
 
@@ -289,7 +290,7 @@ __global__ void __launch_bounds__(threads, 2) decode_kernel(const StepRef* step,
       if (!is_last) continue;
       __threadfence();
       float* weights = merge;  // [heads][splits]
-      const float* parts = partial + int64_t(r) * splits * split_stride + first_head * part_row;
+      const float* parts = partial + first_part * split_stride + first_head * part_row;
       for (int32_t h = warp; h < heads; h += warps) {
         float total = split_weights<D>(parts + h * part_row, split_stride, splits, weights + h * splits);
         if (lane == 0) totals[h] = total;
@@ -323,7 +324,7 @@ __global__ void __launch_bounds__(merge_threads) merge_kernel(const StepRef* ste
     const int32_t row = step->step_row(a.dst.rows_of, r);
     const int32_t splits = splits_of(args.most_splits, rows, span_of(step->row_position[row], a.window).tiles);
     if (splits == 1) continue;
-    const float* part = partial + int64_t(r) * splits * split_stride + head * part_row;
+    const float* part = partial + int64_t(r) * splits_for(args.most_splits, rows) * split_stride + head * part_row;
     __syncthreads();
     if (warp == 0) {
       float sum = split_weights<D>(part, split_stride, splits, weights);
