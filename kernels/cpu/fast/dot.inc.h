@@ -7,9 +7,8 @@ constexpr int64_t CHUNK = 256;            // columns unpacked at a time
 constexpr int64_t ROW_BLOCK = 128;        // activation rows that share an unpacked tile
 constexpr int64_t AHEAD_BYTES = W == 16 ? 9 << 10 : 14 << 10;  // fetched before they are unpacked; the first of a piece are waited for
 
-// W rows of a weight, `stride` bytes apart; rows at or beyond `rows` do not exist and are not read. `more` tiles are visited next: those
-// that follow in memory, or, when two weights take turns, first the one at `other`, then the one that follows this, and so on.
-// A `first` tile finds nothing fetched.
+// W rows of a weight, `stride` bytes apart; rows at or beyond `rows` do not exist and are not read. `more` tiles follow in memory and are
+// next, and after them those at `other`, if any, of the same type and stride. A `first` tile finds nothing fetched.
 struct WeightTile {
   const uint8_t* data;
   int64_t stride;
@@ -17,10 +16,10 @@ struct WeightTile {
   int64_t more;
   bool first;
   const uint8_t* other = nullptr;
-  // The n-th tile after this one.
+  // The n-th tile after this one; null: unknown.
   BAO_INLINE const uint8_t* after(int64_t n) const {
-    if (!other) return data + n * W * stride;
-    return (n % 2 ? other : data) + n / 2 * W * stride;
+    if (n <= more) return data + n * W * stride;
+    return other ? other + (n - more - 1) * W * stride : nullptr;
   }
 };
 
@@ -42,8 +41,9 @@ template <class T> struct Ahead {
   BAO_INLINE void at_chunk(int64_t chunk) {
     int64_t n = 0;
     for (chunk += DISTANCE; chunk >= chunks; chunk -= chunks) n++;
-    stride = n <= tile.more ? tile.stride : 0;
-    p = n <= tile.more ? tile.after(n) + chunk * CHUNK_BYTES : tile.data;
+    const uint8_t* next = tile.after(n);
+    stride = next ? tile.stride : 0;
+    p = next ? next + chunk * CHUNK_BYTES : tile.data;
     step = 0;
   }
   BAO_INLINE void fetch() {

@@ -181,16 +181,26 @@ BAO_INLINE void split_gate_up(WeightRef& gate, WeightRef& up) {
   up = gate;
   up.data += up.rows * up.row_bytes;
 }
-// acc = act(gate) * up for one tile of outputs.
-BAO_INLINE void run_glu_tile(Worker& worker, const WeightRef& gate, const WeightRef& up, int64_t expert, const OutputTile& place, const void* const* gate_rows, const void* const* up_rows, int64_t rows, bool first, int64_t more, int32_t fast, int32_t activation) {
-  // Tiles of both take turns, if their bytes are alike.
-  bool turns = gate.row_bytes == up.row_bytes && gate.dtype == up.dtype;
-  const uint8_t *gate_at = gate.row(expert, place.first), *up_at = up.row(expert, place.first);
-  for (int64_t r = 0; r < rows; r++) worker.rows[r] = gate_rows[r];
-  run_tile(worker, gate, expert, place, rounds(gate, fast), rows, first, turns ? 2 * more + 1 : more, worker.acc, turns ? up_at : nullptr);
-  for (int64_t r = 0; r < rows; r++) worker.rows[r] = up_rows[r];
-  run_tile(worker, up, expert, place, rounds(up, fast), rows, first && !turns, turns ? 2 * more : more, worker.acc2, turns ? gate_at + W * gate.row_bytes : nullptr);
-  glu_span(worker.acc, worker.acc, worker.acc2, rows * W, activation);
+// Calls store(place, values [rows][W]) with act(gate) * up for each of the tiles [begin, end) of outputs. Gate tiles come in runs, and then the up
+// tiles of the same outputs: memory is fastest where it is read on.
+constexpr int64_t GLU_RUN = 32;
+template <class Store> BAO_INLINE void run_glu_tiles(Worker& worker, const WeightRef& gate, const WeightRef& up, int64_t expert, int64_t begin, int64_t end, const void* const* gate_rows, const void* const* up_rows, int64_t rows, int32_t fast, int32_t activation, Store&& store) {
+  const int64_t length = larger(1, smaller(GLU_RUN, ROW_BLOCK / rows));
+  const bool alike = gate.row_bytes == up.row_bytes && gate.dtype == up.dtype;
+  auto at = [&](const WeightRef& w, int64_t t) { return alike && t < end ? w.row(expert, output_tile(w.rows, t).first) : nullptr; };
+  for (int64_t from = begin, n; from < end; from += n) {
+    n = smaller(length, end - from);
+    for (int64_t r = 0; r < rows; r++) worker.rows[r] = gate_rows[r];
+    for (int64_t i = 0; i < n; i++) {
+      run_tile(worker, gate, expert, output_tile(gate.rows, from + i), rounds(gate, fast), rows, i == 0 && (from == begin || !alike), n - i - 1, worker.acc + i * rows * W, at(up, from));
+    }
+    for (int64_t r = 0; r < rows; r++) worker.rows[r] = up_rows[r];
+    for (int64_t i = 0; i < n; i++) {
+      run_tile(worker, up, expert, output_tile(up.rows, from + i), rounds(up, fast), rows, i == 0 && !alike, n - i - 1, worker.acc2 + i * rows * W, at(gate, from + n));
+    }
+    glu_span(worker.acc, worker.acc, worker.acc2, n * rows * W, activation);
+    for (int64_t i = 0; i < n; i++) store(output_tile(gate.rows, from + i), worker.acc + i * rows * W);
+  }
 }
 
 struct GluStage {
@@ -217,11 +227,9 @@ void glu_tiles_run(const void* args, const Run& run, int32_t piece) {
     gate_rows[r] = rounds(a.gate, a.fast) ? static_cast<const void*>(a.act.rounded(run, first + r)) : a.act.f32(first + r);
     up_rows[r] = rounds(a.up, a.fast) ? static_cast<const void*>(a.act.rounded(run, first + r)) : a.act.f32(first + r);
   }
-  for (int64_t t = begin; t < end; t++) {
-    OutputTile place = output_tile(a.gate.rows, t);
-    run_glu_tile(worker, a.gate, a.up, 0, place, gate_rows, up_rows, rows, t == begin, end - t - 1, a.fast, a.activation);
-    for (int64_t r = 0; r < rows; r++) store_lanes(a.dst.f32(first + r), worker.acc + r * W, place);
-  }
+  run_glu_tiles(worker, a.gate, a.up, 0, begin, end, gate_rows, up_rows, rows, a.fast, a.activation, [&](const OutputTile& place, const float* values) {
+    for (int64_t r = 0; r < rows; r++) store_lanes(a.dst.f32(first + r), values + r * W, place);
+  });
 }
 void record_matmul_glu(Builder& b, const MatmulGluArgs& g) {
   GluStage a = {{}, g.dst, g.gate, g.up, g.activation, g.fast};

@@ -87,15 +87,15 @@ void moe_unit(const MoeStage& a, const Run& run, const ExpertUnit& unit, int64_t
     rows[i] = rounds(a.w, a.fast) ? static_cast<const void*>(a.act.rounded(run, u)) : a.act.f32(u);
     if (glu) up_rows[i] = rounds(a.up, a.fast) ? static_cast<const void*>(a.act.rounded(run, u)) : a.act.f32(u);
   }
+  auto store = [&](const OutputTile& place, const float* values) {
+    for (int32_t i = 0; i < unit.count; i++) store_lanes(a.place(run, pairs[i]), values + i * W, place);
+  };
+  if (glu) return run_glu_tiles(worker, a.w, a.up, unit.expert, begin, end, rows, up_rows, unit.count, a.fast, a.activation, store);
+  for (int32_t i = 0; i < unit.count; i++) worker.rows[i] = rows[i];
   for (int64_t t = begin; t < end; t++) {
     OutputTile place = output_tile(a.w.rows, t);
-    if (glu) {
-      run_glu_tile(worker, a.w, a.up, unit.expert, place, rows, up_rows, unit.count, t == begin, end - t - 1, a.fast, a.activation);
-    } else {
-      for (int32_t i = 0; i < unit.count; i++) worker.rows[i] = rows[i];
-      run_tile(worker, a.w, unit.expert, place, rounds(a.w, a.fast), unit.count, t == begin, end - t - 1, worker.acc);
-    }
-    for (int32_t i = 0; i < unit.count; i++) store_lanes(a.place(run, pairs[i]), worker.acc + i * W, place);
+    run_tile(worker, a.w, unit.expert, place, rounds(a.w, a.fast), unit.count, t == begin, end - t - 1, worker.acc);
+    store(place, worker.acc);
   }
 }
 void moe_run(const void* args, const Run& run, int32_t piece) {
