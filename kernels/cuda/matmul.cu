@@ -1,4 +1,6 @@
-// Matmuls with one weight for all rows: plain, grouped, gate/up with its activation, and the router's. Fused ops are sequences of launches.
+// Matmuls with one weight for all rows: plain, grouped, gate/up with its activation. Few rows of int8 activations are one launch (few.h), many go to
+// tensor cores (mma.cuh); what neither serves (exact and plain types, odd shapes) is a sequence of launches here.
+#include "few.h"
 #include "mma.cuh"
 
 namespace bao {
@@ -6,6 +8,8 @@ namespace {
 
 // A warp a block of 32 values: int8 with one scale, or bf16 kept as f32.
 __global__ void __launch_bounds__(256) round_kernel(const StepRef* step, Tensor x, int8_t* q, float* d, float* bf16) {
+  let_next_start();
+  await_previous();
   int32_t rows = count_of(step, x);
   int64_t columns = x.columns(), c = int64_t(blockIdx.x) * 256 + threadIdx.x;
   for (int32_t r = blockIdx.y; r < rows; r += gridDim.y) {
@@ -26,7 +30,7 @@ __global__ void __launch_bounds__(256) round_kernel(const StepRef* step, Tensor 
 }  // namespace
 
 int32_t rounding_of(const WeightRef& w, int32_t fast) {
-  if (fast == 1) return is_plain(w.dtype) ? 0 : 1;
+  if (fast & 1) return is_plain(w.dtype) ? 0 : 1;  // 1 int8, 3 the device's choice
   return fast == 2 && w.dtype != BAO_F32 ? 2 : 0;
 }
 
@@ -44,7 +48,7 @@ Activations launch_round(const Tensor& x, const Rounded& rounded, const Run& run
   int8_t* q = reinterpret_cast<int8_t*>(run.scratch + rounded.at);
   float *d = run.scratch_f32(rounded.scales), *bf16 = rounded.rounding == 2 ? run.scratch_f32(rounded.at) : nullptr;
   int32_t rows = run.bound(x);
-  if (rows > 0) round_kernel<<<dim3(blocks_of(x.columns(), 256), grid_rows(rows)), 256, 0, run.stream>>>(run.step, x, q, d, bf16);
+  if (rows > 0) launch(run, round_kernel, dim3(blocks_of(x.columns(), 256), grid_rows(rows)), dim3(256), 0, run.step, x, q, d, bf16);
   if (bf16) {
     a.f32 = reinterpret_cast<const char*>(bf16);
     a.stride = x.columns() * 4;
@@ -73,9 +77,9 @@ void multiply(const Tensor& dst, const WeightRef& w, int32_t first, int32_t coun
   launch_product(Product{out, w, x, first, count, Tensor{}, nullptr, 0}, run);
 }
 
-struct Matmul { MatmulArgs a; Rounded x; Many many; };
+struct Matmul { MatmulArgs a; Rounded x; Few few; Many many; };
 void launch_matmul(const Matmul& m, const Run& run) {
-  if (!launch_many(m.a, m.many, run)) multiply(m.a.dst, m.a.w, 0, m.a.w.rows, launch_round(m.a.x, m.x, run), run);
+  if (!launch_few(m.a, m.few, run) && !launch_many(m.a, m.many, run)) multiply(m.a.dst, m.a.w, 0, m.a.w.rows, launch_round(m.a.x, m.x, run), run);
 }
 
 // At most two roundings of one x among the members: one each.
@@ -100,18 +104,18 @@ struct Rounders {
   }
 };
 
-struct Group { MatmulGroupArgs a; Roundings x; Many many; };
+struct Group { MatmulGroupArgs a; Roundings x; Few few; Many many; };
 void launch_grouped(const Group& g, const Run& run) {
-  if (launch_many(g.a, g.many, run)) return;
+  if (launch_few(g.a, g.few, run) || launch_many(g.a, g.many, run)) return;
   Rounders x(g.a.x, g.x, run);
   for (int i = 0; i < 3; i++) {
     if (g.a.w[i].present()) multiply(g.a.dst[i], g.a.w[i], 0, g.a.w[i].rows, x.by[rounding_of(g.a.w[i], g.a.fast)], run);
   }
 }
 
-struct Glu { MatmulGluArgs a; Roundings x; int64_t gate, up; Many many; };
+struct Glu { MatmulGluArgs a; Roundings x; int64_t gate, up; Few few; Many many; };
 void launch_matmul_glu(const Glu& g, const Run& run) {
-  if (launch_many(g.a, g.many, run)) return;
+  if (launch_few(g.a, g.few, run) || launch_many(g.a, g.many, run)) return;
   Rounders x(g.a.x, g.x, run);
   int32_t n = int32_t(g.a.dst.columns());
   Tensor gate = run.scratch_tensor(g.gate, g.a.dst, 1, n), up = run.scratch_tensor(g.up, g.a.dst, 1, n), dst = g.a.dst;
@@ -122,37 +126,24 @@ void launch_matmul_glu(const Glu& g, const Run& run) {
   launch_glu(GluArgs{dst, gate, up, g.a.activation}, run);
 }
 
-struct Router { RouterArgs a; Rounded x; int64_t logits; };
-void launch_router(const Router& m, const Run& run) {
-  Tensor logits = run.scratch_tensor(m.logits, m.a.ids, 1, m.a.w.rows);
-  multiply(logits, m.a.w, 0, m.a.w.rows, launch_round(m.a.x, m.x, run), run);
-  launch_topk(TopkSoftmaxArgs{m.a.ids, m.a.weights, logits, m.a.renormalise}, run);
-}
-
 }  // namespace
 
 namespace cuda {
 
-void matmul(Builder& b, const MatmulArgs& a) { stage<Matmul, launch_matmul>(b, Matmul{a, reserve_rounded(b, a.x, rounding_of(a.w, a.fast)), record_many(b, a)}); }
+void matmul(Builder& b, const MatmulArgs& a) { stage<Matmul, launch_matmul>(b, Matmul{a, reserve_rounded(b, a.x, rounding_of(a.w, a.fast)), record_few(b, a), record_many(b, a)}); }
 
 void matmul_group(Builder& b, const MatmulGroupArgs& a) {
   const WeightRef* w[3] = {&a.w[0], &a.w[1], &a.w[2]};
-  stage<Group, launch_grouped>(b, Group{a, reserve_roundings(b, a.x, w, 3, a.fast), record_many(b, a)});
+  stage<Group, launch_grouped>(b, Group{a, reserve_roundings(b, a.x, w, 3, a.fast), record_few(b, a), record_many(b, a)});
 }
 
 void matmul_glu(Builder& b, const MatmulGluArgs& a) {
   const WeightRef* w[2] = {&a.gate, &a.up};
-  Glu g{a, reserve_roundings(b, a.x, w, 2, a.fast), 0, 0, record_many(b, a)};
+  Glu g{a, reserve_roundings(b, a.x, w, 2, a.fast), 0, 0, record_few(b, a), record_many(b, a)};
   int64_t bytes = int64_t(a.dst.d0) * a.dst.columns() * 4;
   g.gate = b.reserve_scratch(bytes);
   g.up = b.reserve_scratch(bytes);
   stage<Glu, launch_matmul_glu>(b, g);
-}
-
-void router(Builder& b, const RouterArgs& a) {
-  Router m{a, reserve_rounded(b, a.x, rounding_of(a.w, a.fast)), 0};
-  m.logits = b.reserve_scratch(int64_t(a.ids.d0) * a.w.rows * 4);
-  stage<Router, launch_router>(b, m);
 }
 
 }  // namespace cuda

@@ -24,6 +24,8 @@ __device__ __forceinline__ auto row_of(const WeightRef& w, int64_t expert, int32
 template <int DT, bool INT8, int R>
 __global__ void __launch_bounds__(vector_warps * 32) vector_kernel(const StepRef* step, Product p) {
   int32_t lane = threadIdx.x & 31, j = blockIdx.x * vector_warps + (threadIdx.x >> 5);
+  let_next_start();
+  await_previous();
   int32_t rows = count_of(step, p.dst);
   if (j >= p.rows_of_w) return;
   int32_t items = p.ids.present() ? rows * p.ids.d2 : (rows + R - 1) / R;
@@ -95,6 +97,8 @@ __global__ void __launch_bounds__(256) tile_kernel(const StepRef* step, Product 
   __shared__ float ws[INT8 ? tile * 2 : 1], wb[INT8 ? tile * 2 : 1], xd[INT8 ? tile : 1], xs[INT8 ? tile * 2 : 1];
   __shared__ float wf[INT8 ? 1 : 32 * pitch], xf[INT8 ? 1 : 32 * pitch];
   __shared__ int32_t source_row[tile], source_slot[tile];
+  let_next_start();
+  await_previous();
   int32_t rows = count_of(step, p.dst), expert = 0, first = 0, count;
   const int32_t* order = nullptr;
   if (p.groups) {
@@ -213,16 +217,16 @@ void launch_typed(const Product& p, const Run& run) {
   if (experts ? p.groups != nullptr : rows > vector_rows) {
     unsigned tiles = experts ? unsigned(p.most_tiles) : blocks_of(rows, tile);
     // Tiles of rows beyond the grid's y do not exist: maxRows is at most 2^20.
-    tile_kernel<DT, INT8><<<dim3(blocks_of(p.rows_of_w, tile), tiles), 256, 0, run.stream>>>(run.step, p);
+    launch(run, tile_kernel<DT, INT8>, dim3(blocks_of(p.rows_of_w, tile), tiles), dim3(256), 0, run.step, p);
     return;
   }
   unsigned x = blocks_of(p.rows_of_w, vector_warps);
   if (experts) {
-    vector_kernel<DT, INT8, 1><<<dim3(x, grid_rows(rows * p.ids.d2)), vector_warps * 32, 0, run.stream>>>(run.step, p);
+    launch(run, vector_kernel<DT, INT8, 1>, dim3(x, grid_rows(rows * p.ids.d2)), dim3(vector_warps * 32), 0, run.step, p);
   } else if (rows == 1) {
-    vector_kernel<DT, INT8, 1><<<dim3(x, 1), vector_warps * 32, 0, run.stream>>>(run.step, p);
+    launch(run, vector_kernel<DT, INT8, 1>, dim3(x, 1), dim3(vector_warps * 32), 0, run.step, p);
   } else {
-    vector_kernel<DT, INT8, 4><<<dim3(x, blocks_of(rows, 4)), vector_warps * 32, 0, run.stream>>>(run.step, p);
+    launch(run, vector_kernel<DT, INT8, 4>, dim3(x, blocks_of(rows, 4)), dim3(vector_warps * 32), 0, run.step, p);
   }
 }
 
