@@ -3,6 +3,7 @@
 export type { TextPiece } from "./holders.ts";
 export type { Content, Message, TextPart, ToolCall, ToolInput, ToolSpec } from "./messages.ts";
 export { type Dialect, dialectOf, type Part, type PartOptions, PartStream, type TokenTexts } from "./parts.ts";
+export { isSchemaObject, type JsonSchema, plainSchema, type SchemaObject, type SchemaResult } from "./schema.ts";
 export {
   type ChatTemplate,
   createChatTemplate,
@@ -11,4 +12,4 @@ export {
   type RenderOptions,
   type SpecialTexts,
 } from "./template.ts";
-export { toolSpec } from "./tools.ts";
+export { plainTool, toolSpec } from "./tools.ts";

@@ -1,4 +1,5 @@
 // The conversation types that callers pass in. Types and small guards only; rendering is in template.ts.
+import type { JsonSchema, SchemaObject } from "./schema.ts";
 
 /** A piece of a message. Only text is understood; other types are refused with a reason. */
 export interface TextPart {
@@ -32,11 +33,11 @@ export type Message =
       readonly name?: string;
     };
 
-/** A function that the model may call; `parameters` is a JSON schema. */
+/** A function that the model may call; `parameters` is a JSON schema, or a schema of zod. */
 export interface ToolSpec {
   readonly name: string;
   readonly description?: string;
-  readonly parameters?: Readonly<Record<string, unknown>>;
+  readonly parameters?: JsonSchema | SchemaObject;
   /** Refuse parameters that cannot be guaranteed, instead of leaving them to the model. Default false. */
   readonly strict?: boolean;
 }

@@ -2,6 +2,7 @@
 
 import { UsageError } from "../errors.ts";
 import type { ToolCall, ToolInput, ToolSpec } from "./messages.ts";
+import { isSchemaObject, type JsonSchema, plainSchema } from "./schema.ts";
 
 type Json = Record<string, unknown>;
 
@@ -23,11 +24,18 @@ function checkKey(key: string): string {
 
 const isObject = (value: unknown): value is Json => typeof value === "object" && value !== null && !Array.isArray(value);
 
-/** The declaration inside a tool, whichever way it is written. Throws UsageError unless its name is usable. */
-export function toolSpec(tool: ToolInput): ToolSpec {
-  const spec = "function" in tool ? tool.function : tool;
-  checkName(spec.name);
-  return spec;
+/** A tool's declaration as plain data, whichever way it is written. Throws UsageError unless its name is usable and its schema can be told. */
+export function toolSpec(tool: ToolInput): ToolSpec & { readonly parameters?: JsonSchema } {
+  const { name, description, parameters, strict } = "function" in tool ? tool.function : tool;
+  checkName(name);
+  return { name, ...(description === undefined ? {} : { description }), ...(parameters === undefined ? {} : { parameters: plainSchema(parameters) }), ...(strict === undefined ? {} : { strict }) };
+}
+
+/** The tool with its schema as plain data, which can go to another thread; whatever else it may be is looked at there. */
+export function plainTool(tool: ToolInput): ToolInput {
+  if (typeof tool !== "object" || tool === null) return tool;
+  if ("function" in tool) return isSchemaObject(tool.function?.parameters) ? { ...tool, function: toolSpec(tool) } : tool;
+  return isSchemaObject(tool.parameters) ? toolSpec(tool) : tool;
 }
 
 /** One tool in OpenAI's wrapped form, with a schema in which every value has exactly one string `type` and nothing is null. */

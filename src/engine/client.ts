@@ -1,5 +1,6 @@
 // The caller's side of the engine Worker: models, sessions and generations as objects. Holds no native memory itself.
 import { BaoError, DisposedError, UsageError } from "../errors.ts";
+import { isSchemaObject, plainSchema, plainTool } from "../chat/index.ts";
 import { resolveModel } from "../hub/index.ts";
 import type { GenerateOptions, Prompt, StreamPart, Usage } from "./generate.ts";
 import { checkKeys } from "./keys.ts";
@@ -157,7 +158,13 @@ export class Generation implements AsyncIterable<StreamPart> {
   }
 }
 
-const withoutSignal = ({ signal: _, ...options }: GenerateOptions): Omit<GenerateOptions, "signal"> => options;
+/** Options as plain data, which is all that reaches another thread. */
+function plain({ signal: _, ...options }: GenerateOptions): Omit<GenerateOptions, "signal"> {
+  const { tools, responseFormat: format } = options;
+  if (Array.isArray(tools)) options.tools = tools.map(plainTool);
+  if (format?.type === "json_schema" && isSchemaObject(format.schema)) options.responseFormat = { ...format, schema: plainSchema(format.schema) };
+  return options;
+}
 
 /** A conversation with a cache of its own: what a prompt shares with the former one is not computed again. Calls run in order, one after another. */
 export class ModelSession implements AsyncDisposable {
@@ -166,7 +173,7 @@ export class ModelSession implements AsyncDisposable {
   generate(prompt: Prompt, options: GenerateOptions = {}): Generation {
     this.#alive();
     checkKeys("generate", options);
-    return new Generation({ kind: "generate", model: this.model, session: this.id, prompt, options: withoutSignal(options) }, options.signal);
+    return new Generation({ kind: "generate", model: this.model, session: this.id, prompt, options: plain(options) }, options.signal);
   }
   /** Ids of the tokens in the cache. */
   async tokens(): Promise<number[]> { return await this.#do({ kind: "tokens" }) as number[]; }
@@ -210,7 +217,7 @@ export class Model implements AsyncDisposable {
   generate(prompt: Prompt, options: GenerateOptions = {}): Generation {
     this.#alive();
     checkKeys("generate", options);
-    return new Generation({ kind: "generate", model: this.id, session: 0, prompt, options: withoutSignal(options) }, options.signal);
+    return new Generation({ kind: "generate", model: this.id, session: 0, prompt, options: plain(options) }, options.signal);
   }
   /** Reserves one of the model's sequences. */
   async session(): Promise<ModelSession> {

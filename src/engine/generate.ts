@@ -72,6 +72,8 @@ export function encodePrompt(model: LocalModel, prompt: Prompt, options: Generat
   if (typeof prompt === "object" && "ids" in prompt) return { ids: prompt.ids, opensThought: prompt.opensThought ?? false };
   requireText(model);
   if (typeof prompt === "string" && options.raw) return { ids: model.tokenizer.encode(prompt), opensThought: false };
+  // A forced call is held to its form by a grammar; a voluntary one would never come.
+  if (options.tools?.length && (options.toolChoice ?? "auto") === "auto" && !model.template.supportsTools) throw new UsageError("tools_unsupported", "This model's chat template does not tell it of tools", "Use a model that was trained to call tools, or force a call with toolChoice.");
   const messages: readonly Message[] = typeof prompt !== "string" ? prompt
     : [...(options.system === undefined ? [] : [{ role: "system", content: options.system } as const]), { role: "user", content: prompt }];
   const rendered = model.template.render(messages, {

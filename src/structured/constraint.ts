@@ -1,5 +1,5 @@
 // What an answer must look like, token by token: thoughts are free, the answer or the call after them follows a grammar. Pure: vocabulary and request in, mask out.
-import { dialectOf, toolSpec, type ToolInput } from "../chat/index.ts";
+import { dialectOf, plainSchema, toolSpec, type ToolInput } from "../chat/index.ts";
 import { BaoError, UsageError } from "../errors.ts";
 import type { Tokenizer } from "../tokenizer/index.ts";
 import { callGrammar } from "./calls.ts";
@@ -187,8 +187,9 @@ function checkFormat(format: ResponseFormat | undefined): Exclude<ResponseFormat
   if (format.type === "json_object") return format;
   if (format.type !== "json_schema") throw new UsageError("bad_option", `responseFormat: the type ${JSON.stringify((format as { type: unknown }).type)} is none of text, json_object, json_schema`);
   if (format.schema === undefined || format.schema === null) throw new UsageError("bad_option", "responseFormat: json_schema needs a schema");
-  if (JSON.stringify(format.schema).length > MAX_SCHEMA) throw new UsageError("unsupported_schema", `The schema is longer than ${MAX_SCHEMA} characters`, "Use a smaller schema.");
-  return format;
+  const schema = plainSchema(format.schema);
+  if (JSON.stringify(schema).length > MAX_SCHEMA) throw new UsageError("unsupported_schema", `The schema is longer than ${MAX_SCHEMA} characters`, "Use a smaller schema.");
+  return { type: "json_schema", schema };
 }
 
 function checkChoice(choice: ToolChoice | undefined, tools: readonly ToolInput[]): ToolChoice {
