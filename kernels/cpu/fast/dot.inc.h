@@ -5,7 +5,7 @@
 
 constexpr int64_t CHUNK = 256;            // columns unpacked at a time
 constexpr int64_t ROW_BLOCK = 128;        // activation rows that share an unpacked tile
-constexpr int64_t AHEAD_BYTES = W == 16 ? 9 << 10 : 14 << 10;  // fetched before they are unpacked; the first of a piece are waited for
+constexpr int64_t AHEAD_BYTES = W == 16 ? 10 << 10 : 14 << 10;  // fetched before they are unpacked; the first of a piece are waited for
 
 // W rows of a weight, `stride` bytes apart; rows at or beyond `rows` do not exist and are not read. `more` tiles follow in memory and are
 // next, and after them those at `other`, if any, of the same type and stride. A `first` tile finds nothing fetched.
