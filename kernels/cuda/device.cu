@@ -27,6 +27,7 @@ struct StepMemory : BackendState {
   Current* current = nullptr;
   int32_t* outcome = nullptr;  // [8]
   char* slots = nullptr;
+  int32_t* short_runs = nullptr;  // [1 + max_rows]
   ~StepMemory() override { if (data) cudaFree(data); }
 };
 
@@ -126,17 +127,20 @@ int32_t CudaBackend::step_made(Step& step, const char* f) {
   auto memory = std::make_unique<StepMemory>();
   constexpr int64_t head = 1024;  // Current, then the outcomes
   static_assert(sizeof(Current) <= 768, "the outcomes lie behind");
-  memory->data = allocate(head + step.slots * step.slot_bytes, Place::device);
-  if (!memory->data) return fail(BAO_OUT_OF_MEMORY, 0, f, "%lld bytes for the slots are not available", static_cast<long long>(step.slots * step.slot_bytes));
+  int64_t slots = step.slots * step.slot_bytes, bytes = head + slots + (1 + int64_t(step.max_rows)) * 4;
+  memory->data = allocate(bytes, Place::device);
+  if (!memory->data) return fail(BAO_OUT_OF_MEMORY, 0, f, "%lld bytes for the slots are not available", static_cast<long long>(bytes));
   memory->current = reinterpret_cast<Current*>(memory->data);
   memory->outcome = reinterpret_cast<int32_t*>(memory->data + 768);
   memory->slots = memory->data + head;
+  memory->short_runs = reinterpret_cast<int32_t*>(memory->data + head + slots);
   step.state = std::move(memory);
   return BAO_OK;
 }
 
 Run CudaBackend::run_of(const Stream& stream, int32_t rows, int32_t outputs) const {
-  return Run{&static_cast<StepMemory*>(stream.step->state.get())->current->ref, stream.scratch, stream_, rows, outputs, properties_.multiProcessorCount, overlap_, tickets_};
+  const StepMemory& step = *static_cast<StepMemory*>(stream.step->state.get());
+  return Run{&step.current->ref, stream.scratch, stream_, rows, outputs, properties_.multiProcessorCount, overlap_, tickets_, step.short_runs};
 }
 
 void CudaBackend::launch_stages(Stream& stream, int32_t rows, int32_t outputs, bool timed) {
@@ -194,6 +198,7 @@ int32_t CudaBackend::submit(Stream& stream, Graph* graph, int32_t slot, bool con
   begin.tables = step.tables;
   begin.resolved_id = step.resolved_id + int64_t(slot) * step.max_rows;
   begin.resolved_position = step.resolved_position + int64_t(slot) * step.max_rows;
+  begin.short_runs = mine.short_runs;
   std::copy(step.table_start, step.table_start + 4, begin.table_start);
   std::copy(stream.limits.window, stream.limits.window + 4, begin.window);
   std::copy(committed, committed + 4, begin.committed);
@@ -371,6 +376,7 @@ int32_t backend_open(Device& device, int32_t index, int32_t, int32_t isa, int32_
   if (int32_t status = backend->open(f)) return status;
   device.isa = isa;
   device.threads = 1;
+  device.fast = 3;
   device.ops = &cuda_ops;
   std::string name;
   for (const char* c = properties.name; *c; c++) {

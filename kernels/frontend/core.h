@@ -195,6 +195,7 @@ struct Graph : Object {
 
 struct Device : Object {
   int32_t threads = 1, isa = BAO_ISA_BASE, precision = BAO_EXACT;
+  int32_t fast = 1;  // what BAO_FAST asks of an op: 1 int8 activations; 3 the backend's choice, by shape
   bool reference = false;                  // BAO_OPEN_REFERENCE
   const OpTable* ops = nullptr;            // the kernels that record
   std::string info;

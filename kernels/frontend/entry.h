@@ -87,7 +87,7 @@ inline bool one_expert(Recording& r, int argument, const char* name, const Weigh
 // The `fast` word of matmul arguments: what the device's precision asks for; a group's op decides for each of its weights.
 inline int32_t rounding(Recording& r) {
   int32_t precision = r.device().precision;
-  return precision == BAO_FAST || precision == BAO_FAST_INT8 ? 1 : precision == BAO_FAST_BF16 ? 2 : 0;
+  return precision == BAO_FAST ? r.device().fast : precision == BAO_FAST_INT8 ? 1 : precision == BAO_FAST_BF16 ? 2 : 0;
 }
 
 // The same for one weight: int8 for quantised weights only; F32 weights always meet f32 activations.
