@@ -71,6 +71,19 @@ struct ElementParams { Rows dst, a, b; float factor; };
 struct GluParams { Rows dst, gate, up; int32_t activation; };
 struct EmbedParams { Rows dst; WeightRows w; float scale; };
 
+// matmul.metal: see Product in matmul.h. order_at: where the groups list their pairs, 0: none.
+struct ProductParams {
+  Rows dst, x, ids;
+  WeightRows w;
+  int32_t first, count, bf16, order_at;
+};
+struct RoundParams { Rows dst, x; };
+enum { PRODUCT_TILE = 32 /* rows or pairs of a tile */, GROUP_TILES = 4 /* where the groups list their tiles */ };
+
+struct TopkParams { Rows ids, weights, logits; int32_t renormalise; };
+struct SlotSumParams { Rows dst, x, weights; };
+struct GroupParams { Rows ids; int32_t experts, order_at, counts_at; };
+
 }  // namespace bao
 
 #endif
