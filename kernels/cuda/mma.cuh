@@ -44,6 +44,7 @@ Many record_many(Builder&, const MatmulGluArgs&);
 Many record_many(Builder&, const MoeMatmulArgs&);
 Many record_many(Builder&, const MoeMatmulGluArgs&);
 Many record_many(Builder&, const MoeMatmulSumArgs&);
+Many record_many(Builder&, const RouterArgs&);  // mma_f32.cu
 
 // Launches the whole op; false, and nothing launched, when it is for another kernel: few rows, exact or int8 activations, a type not served.
 bool launch_many(const MatmulArgs&, const Many&, const Run&);
@@ -52,6 +53,7 @@ bool launch_many(const MatmulGluArgs&, const Many&, const Run&);
 bool launch_many(const MoeMatmulArgs&, const Many&, const Run&);
 bool launch_many(const MoeMatmulGluArgs&, const Many&, const Run&);
 bool launch_many(const MoeMatmulSumArgs&, const Many&, const Run&);
+bool launch_many(const RouterArgs&, const Many&, const Run&);
 
 // ---- mma.cu
 int32_t mma_pitch(int32_t columns);
