@@ -53,10 +53,17 @@ export function openModel(path: string, options: LoadOptions = {}): OpenedModel 
   return { file, plan, estimate: estimateMemory(file, config, plan) };
 }
 
+// A GPU needs this many rows to multiply at full speed. Each sequence's window pool has room for a chunk of its own: many sequences, smaller chunks.
+function cudaChunk(o: LoadOptions): number {
+  const shared = Math.floor(16_384 / (o.sequences ?? 1) / 64) * 64;
+  return Math.min(2048, Math.max(512, shared), Math.max(1, o.context ?? 2048));
+}
+
 function planOptions(o: LoadOptions): Partial<RunPlan> {
   const kvType = o.kvType ?? (o.device?.precision === "exact" ? "f32" : undefined);
+  const chunk = o.chunk ?? (o.device?.backend === "cuda" ? cudaChunk(o) : undefined);
   return {
-    ...(o.context === undefined ? {} : { context: o.context }), ...(o.chunk === undefined ? {} : { chunk: o.chunk }),
+    ...(o.context === undefined ? {} : { context: o.context }), ...(chunk === undefined ? {} : { chunk }),
     ...(o.outputs === undefined ? {} : { outputs: o.outputs }), ...(o.sequences === undefined ? {} : { sequences: o.sequences }), ...(kvType === undefined ? {} : { kvType }),
   };
 }
