@@ -44,7 +44,7 @@ METAL_SOURCES := $(wildcard kernels/metal/*.mm)
 METAL_SHADERS := $(wildcard kernels/metal/*.metal)
 METAL_LIBRARY := $(BUILD)/libmetal_kernels.$(SUFFIX)
 
-.PHONY: all cpu cuda cuda-trap metal demo test test-native test-arm64 bench fuzz clean help
+.PHONY: all cpu cuda cuda-trap metal embed demo test test-native test-arm64 bench fuzz clean help
 .DELETE_ON_ERROR:
 
 all: cpu
@@ -54,6 +54,7 @@ help:
 	@echo "make cuda        the CUDA library; needs nvcc"
 	@echo "make metal       the Metal library; needs the Xcode command line tools"
 	@echo "make metal-emulated  the Metal library on an emulated device, for tests on Linux; needs clang 19 and lld 19"
+	@echo "make embed       what 'bun build --compile' of a program that imports Bao needs besides"
 	@echo "make demo        packages, CPU library, and a short text from the embedded model"
 	@echo "make test        packages, CPU library, and all tests"
 	@echo "make test-native the tests written in C++"
@@ -237,6 +238,13 @@ node_modules: package.json
 	elif command -v bun >/dev/null; then bun install --silent; \
 	else echo "node_modules: neither npm nor bun was found: install one of them" >&2; exit 1; fi
 	@touch node_modules
+
+# The engine Worker as one file: a compiled program cannot bundle it by itself.
+ENGINE_WORKER := $(BUILD)/engine-worker.js
+embed: cpu $(ENGINE_WORKER)
+$(ENGINE_WORKER): $(shell find src -name '*.ts') | node_modules
+	@echo "bundle $@"
+	$(Q)$(BUN) build src/engine/worker.ts --target bun --minify-syntax --outdir $(BUILD) --entry-naming engine-worker.js >/dev/null
 
 demo: node_modules cpu
 	$(BUN) run generate --prompt "Tell me a story about a little dog."

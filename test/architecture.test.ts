@@ -59,8 +59,8 @@ test("the graph was read", () => {
 });
 
 test("every import names a file that exists, with its extension", () => {
-  // Besides TypeScript: package.json for the version, the embedded model, and the server's page.
-  expect(edges.filter((e) => !files.includes(e.to) && !((e.to.startsWith("../") || e.to.endsWith(".html")) && existsSync(join(src, e.to)))).map((e) => `${e.from} -> ${e.to}`)).toEqual([]);
+  // Besides TypeScript: package.json for the version, the embedded model, and the server's page; what compiled programs carry, where it was built.
+  expect(edges.filter((e) => !files.includes(e.to) && !e.to.startsWith("../build/") && !((e.to.startsWith("../") || e.to.endsWith(".html")) && existsSync(join(src, e.to)))).map((e) => `${e.from} -> ${e.to}`)).toEqual([]);
 });
 
 test("no back edges: cli, server, adapters, convert -> engine -> model, kv, sample, structured, hub -> native; leaves import errors only", () => {

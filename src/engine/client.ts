@@ -3,6 +3,7 @@ import { BaoError, DisposedError, UsageError } from "../errors.ts";
 import { isSchemaObject, plainSchema, plainTool } from "../chat/index.ts";
 import { resolveModel } from "../hub/index.ts";
 import type { GenerateOptions, Prompt, StreamPart, Usage } from "./generate.ts";
+import { COMPILED, embeddedFiles } from "./compiled.ts";
 import { checkKeys } from "./keys.ts";
 import type { LoadProgress } from "./model.ts";
 import { unpackError, type Call, type Embedding, type FromWorker, type ModelEstimate, type ModelInfo, type SessionDeed, type ToWorker, type WorkerOptions } from "./protocol.ts";
@@ -16,20 +17,35 @@ class Engine {
   static #instance: Engine | undefined;
   static get(): Engine { return (Engine.#instance ??= new Engine()); }
 
-  readonly #worker = new Worker(new URL("./worker.ts", import.meta.url).href);
+  #worker: Worker | undefined;
+  /** What waits for the Worker, which a compiled program has to find first. */
+  readonly #outbox: ToWorker[] = [];
   readonly #pending = new Map<number, Pending>();
   #next = 1;
 
   private constructor() {
-    this.#worker.onmessage = (event: MessageEvent<FromWorker>) => this.#receive(event.data);
+    if (!COMPILED) { this.#start(new Worker(new URL("./worker.ts", import.meta.url).href)); return; }
+    embeddedFiles().then(({ worker, libraries }) => {
+      this.#outbox.unshift({ libraries });
+      this.#start(new Worker(worker));
+    }, (e: unknown) => this.#fail(e));
+  }
+  #start(worker: Worker): void {
+    this.#worker = worker;
+    worker.onmessage = (event: MessageEvent<FromWorker>) => this.#receive(event.data);
     // An error outside any request is a defect of ours: every waiting caller hears of it.
-    this.#worker.onerror = (event: ErrorEvent) => {
-      const error = new BaoError("engine_failed", `The engine stopped: ${event.message}`, "This is a defect of Bao: please report it.");
-      for (const p of this.#pending.values()) p.fail(error);
-      this.#pending.clear();
-      Engine.#instance = undefined;
-    };
-    this.#worker.unref();
+    worker.onerror = (event: ErrorEvent) => this.#fail(new BaoError("engine_failed", `The engine stopped: ${event.message}`, "This is a defect of Bao: please report it."));
+    if (this.#pending.size === 0) worker.unref();
+    for (const message of this.#outbox.splice(0)) worker.postMessage(message);
+  }
+  #fail(error: unknown): void {
+    for (const p of this.#pending.values()) p.fail(error);
+    this.#pending.clear();
+    Engine.#instance = undefined;
+  }
+  #post(message: ToWorker): void {
+    if (this.#worker) this.#worker.postMessage(message);
+    else this.#outbox.push(structuredClone(message));
   }
 
   /** Sends a call; `cancel` asks the engine to end it early. */
@@ -37,16 +53,16 @@ class Engine {
     const request = this.#next++;
     const result = new Promise<unknown>((done, fail) => {
       this.#pending.set(request, { ...listeners, done, fail });
-      if (this.#pending.size === 1) this.#worker.ref();
+      if (this.#pending.size === 1) this.#worker?.ref();
       try {
-        this.#worker.postMessage({ request, call } satisfies ToWorker);
+        this.#post({ request, call });
       } catch (e) {
         // A request that never left must not hold the process open.
         this.#settle(request);
         throw new UsageError("bad_option", `The options cannot be passed to the engine: ${(e as Error).message}`, "Pass plain data: no functions, no class instances.", { cause: e });
       }
     });
-    return { result, cancel: () => { if (this.#pending.has(request)) this.#worker.postMessage({ request, cancel: true } satisfies ToWorker); } };
+    return { result, cancel: () => { if (this.#pending.has(request)) this.#post({ request, cancel: true }); } };
   }
   #receive(message: FromWorker): void {
     const pending = this.#pending.get(message.request);
@@ -58,7 +74,7 @@ class Engine {
   }
   #settle(request: number): void {
     this.#pending.delete(request);
-    if (this.#pending.size === 0) this.#worker.unref();
+    if (this.#pending.size === 0) this.#worker?.unref();
   }
 }
 

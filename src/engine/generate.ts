@@ -5,11 +5,14 @@ import { compileConstraint, type ResponseFormat, type ToolChoice } from "../stru
 import type { TokenMask } from "./mask.ts";
 import { resolveSampling, type Drawn, type SamplingOptions, type TokenLogprob } from "../sample/params.ts";
 import { requireText, type LocalModel } from "./model.ts";
+import { latestTurns } from "./overflow.ts";
 import type { Session } from "./session.ts";
 import { StopStrings } from "./stop.ts";
 
 /** What to continue: raw text, a conversation, or token ids as they are (`opensThought`: they end inside a thought). */
-export type Prompt = string | readonly Message[] | { readonly ids: readonly number[]; readonly opensThought?: boolean };
+export type Prompt = string | readonly Message[] | EncodedPrompt;
+/** `droppedMessages`: how many were left out because of `overflow`. */
+export interface EncodedPrompt { readonly ids: readonly number[]; readonly opensThought?: boolean; readonly droppedMessages?: number }
 
 export interface GenerateOptions extends SamplingOptions {
   /** Tokens to generate at most; default: as many as fit the context. */
@@ -29,6 +32,11 @@ export interface GenerateOptions extends SamplingOptions {
   parallelToolCalls?: boolean;
   /** The answer is JSON, of a schema or any; thoughts stay free. Throws `unsupported_schema` for a schema that cannot be guaranteed. */
   responseFormat?: ResponseFormat;
+  /**
+   * A conversation that leaves no room for an answer in the context: an error before anything is computed (default), or it goes without its oldest turns.
+   * The system message and the last question always stay; `usage.droppedMessages` tells how many did not. Room is kept for maxTokens, at most half the context.
+   */
+  overflow?: "error" | "drop_oldest";
   /** Ends the answer early. By default the iteration throws signal.reason; with onAbort "stop" it finishes with reason "abort". */
   signal?: AbortSignal;
   onAbort?: "throw" | "stop";
@@ -51,6 +59,8 @@ export interface Usage {
   completionTokens: number;
   /** Those of them that gave thoughts. */
   thoughtTokens: number;
+  /** Messages that were left out: see `overflow`. */
+  droppedMessages?: number;
   /** Milliseconds. */
   prefillMs: number;
   decodeMs: number;
@@ -64,22 +74,29 @@ export type StreamPart =
   | { readonly type: "finish"; readonly reason: FinishReason; readonly stop?: string; readonly usage: Usage };
 
 /** Prompt as ids, with exactly one BOS, and whether the template left a thought open. */
-export function encodePrompt(model: LocalModel, prompt: Prompt, options: GenerateOptions): { ids: readonly number[]; opensThought: boolean } {
+export function encodePrompt(model: LocalModel, prompt: Prompt, options: GenerateOptions): EncodedPrompt & { readonly opensThought: boolean } {
   const given: unknown = prompt; // callers without types
   if (typeof given !== "string" && !Array.isArray(given) && !(typeof given === "object" && given !== null && "ids" in given && Array.isArray(given.ids))) {
     throw new UsageError("bad_prompt", `A prompt is a text, a list of messages, or { ids }; found ${given === null ? "null" : typeof given}`);
   }
-  if (typeof prompt === "object" && "ids" in prompt) return { ids: prompt.ids, opensThought: prompt.opensThought ?? false };
+  if (typeof prompt === "object" && "ids" in prompt) return { ...prompt, opensThought: prompt.opensThought ?? false };
   requireText(model);
   if (typeof prompt === "string" && options.raw) return { ids: model.tokenizer.encode(prompt), opensThought: false };
   // A forced call is held to its form by a grammar; a voluntary one would never come.
   if (options.tools?.length && (options.toolChoice ?? "auto") === "auto" && !model.template.supportsTools) throw new UsageError("tools_unsupported", "This model's chat template does not tell it of tools", "Use a model that was trained to call tools, or force a call with toolChoice.");
   const messages: readonly Message[] = typeof prompt !== "string" ? prompt
     : [...(options.system === undefined ? [] : [{ role: "system", content: options.system } as const]), { role: "user", content: prompt }];
-  const rendered = model.template.render(messages, {
-    ...(options.tools ? { tools: options.tools } : {}), ...(options.thinking === undefined ? {} : { thinking: options.thinking }), addGenerationPrompt: true,
-  });
-  return { ids: model.tokenizer.encodePieces(rendered.pieces), opensThought: rendered.opensThought };
+  const encode = (some: readonly Message[]): EncodedPrompt & { readonly opensThought: boolean } => {
+    const rendered = model.template.render(some, {
+      ...(options.tools ? { tools: options.tools } : {}), ...(options.thinking === undefined ? {} : { thinking: options.thinking }), addGenerationPrompt: true,
+    });
+    return { ids: model.tokenizer.encodePieces(rendered.pieces), opensThought: rendered.opensThought };
+  };
+  if ((options.overflow ?? "error") === "error") return encode(messages);
+  if (options.overflow !== "drop_oldest") throw new UsageError("bad_option", `overflow: expected error or drop_oldest, found ${String(options.overflow)}`);
+  const { context } = model.runner.plan, room = context - Math.min(options.maxTokens ?? Infinity, context >> 1);
+  const kept = latestTurns(messages, (some) => encode(some).ids.length <= room), dropped = messages.length - kept.length;
+  return { ...encode(kept), ...(dropped > 0 ? { droppedMessages: dropped } : {}) };
 }
 
 /** Sampling that a file recommends (general.sampling.*), used where the caller says nothing. */
@@ -103,13 +120,13 @@ export async function* generateParts(model: LocalModel, session: Session, prompt
   const bias = tokenizer.suppressIds.length === 0 ? options.logitBias
     : new Map([...tokenizer.suppressIds.filter((id) => id < vocabulary).map((id): [number, number] => [id, -Infinity]), ...(options.logitBias ?? [])]);
   const sampling = resolveSampling({ ...options, ...(bias ? { logitBias: bias } : {}) }, vocabulary, fileSampling(model));
-  const { ids, opensThought } = encodePrompt(model, prompt, options);
+  const { ids, opensThought, droppedMessages } = encodePrompt(model, prompt, options);
   const text = tokenizer.model !== "none";
   const { tools, toolChoice, parallelToolCalls, responseFormat: format, thinking } = options;
   using constraint = options.mask || (!tools && !toolChoice && !format) ? undefined : await compileConstraint(tokenizer, { format, tools, toolChoice, parallelToolCalls, thinking, opensThought });
   const parts = text ? new PartStream(tokenizer, { inThought: opensThought }) : undefined;
   const stops = new StopStrings(stopTexts);
-  const usage: Usage = { promptTokens: ids.length, cachedTokens: 0, completionTokens: 0, thoughtTokens: 0, prefillMs: 0, decodeMs: 0 };
+  const usage: Usage = { promptTokens: ids.length, ...(droppedMessages ? { droppedMessages } : {}), cachedTokens: 0, completionTokens: 0, thoughtTokens: 0, prefillMs: 0, decodeMs: 0 };
   let reason = "length" as FinishReason, called = false;
 
   // What the answer has produced and nobody has read yet; its length is bounded by the context.

@@ -9,7 +9,7 @@ const DEVICE: Names<DeviceOptions> = { backend: true, index: true, threads: true
 const ESTIMATE: Names<EstimateOptions> = { device: true, context: true, kvType: true, chunk: true, sessions: true };
 const LOAD: Names<LoadModelOptions> = { ...ESTIMATE, unfused: true, warmup: true, signal: true, onProgress: true };
 const GENERATE: Names<GenerateOptions> = {
-  maxTokens: true, stop: true, raw: true, system: true, thinking: true, tools: true, toolChoice: true, parallelToolCalls: true, responseFormat: true, signal: true, onAbort: true, ignoreStop: true,
+  maxTokens: true, stop: true, raw: true, system: true, thinking: true, tools: true, toolChoice: true, parallelToolCalls: true, responseFormat: true, signal: true, onAbort: true, ignoreStop: true, overflow: true,
   temperature: true, topK: true, topP: true, minP: true, repetitionPenalty: true, presencePenalty: true, frequencyPenalty: true, seed: true, logitBias: true, logprobs: true,
 };
 const EMBED: Names<EmbedOptions> = { normalize: true, signal: true };

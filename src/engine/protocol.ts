@@ -1,5 +1,6 @@
 // Messages between the caller's thread and the engine Worker, and errors across that border.
 import { BaoError, DisposedError, KernelError, ModelFileError, ResourceError, UsageError, type ErrorClass } from "../errors.ts";
+import type { BackendName } from "../native/library.ts";
 import type { DeviceInfo } from "../native/objects.ts";
 import type { MemoryEstimate, RunPlan } from "../model/estimate.ts";
 import type { GenerateOptions, Prompt, StreamPart } from "./generate.ts";
@@ -57,7 +58,8 @@ export type Call =
   | { readonly kind: "closeSession"; readonly model: number; readonly session: number }
   | { readonly kind: "dispose"; readonly model: number };
 
-export type ToWorker = { readonly request: number; readonly call: Call } | { readonly request: number; readonly cancel: true };
+/** `libraries`: first of all, in a compiled program. */
+export type ToWorker = { readonly libraries: Partial<Record<BackendName, string>> } | { readonly request: number; readonly call: Call } | { readonly request: number; readonly cancel: true };
 export type FromWorker =
   | { readonly request: number; readonly parts: readonly StreamPart[] }
   | { readonly request: number; readonly progress: LoadProgress }

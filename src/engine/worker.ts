@@ -1,5 +1,6 @@
 // The engine Worker: owns every loaded model and does all FFI, so that the caller's event loop keeps running. Created once, never terminated.
 import { BaoError, DisposedError, UsageError } from "../errors.ts";
+import { embeddedLibraries, type BackendName } from "../native/library.ts";
 import { familyOf } from "../model/registry.ts";
 import { encodePrompt, generateParts } from "./generate.ts";
 import { LocalModel, openModel, requireText } from "./model.ts";
@@ -19,6 +20,7 @@ const cancels = new Map<number, AbortController>();
 let nextId = 1 + Math.trunc(Math.random() * 2 ** 40);
 
 self.onmessage = ({ data }) => {
+  if ("libraries" in data) { for (const [backend, path] of Object.entries(data.libraries)) embeddedLibraries.set(backend as BackendName, path); return; }
   if ("cancel" in data) { cancels.get(data.request)?.abort(); return; }
   void handle(data.request, data.call);
 };

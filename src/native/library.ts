@@ -19,6 +19,8 @@ export interface KernelLibrary {
 const SUFFIX = process.platform === "darwin" ? "dylib" : "so";
 const packageRoot = join(import.meta.dir, "../..");
 const opened = new Map<BackendName, KernelLibrary>();
+/** Inside a compiled program: paths of the libraries that it carries, used when no folder has one. Filled by whoever knows. */
+export const embeddedLibraries = new Map<BackendName, string>();
 let host: Host | undefined;
 
 /** Folders that may hold the kernel libraries, in order of preference: BAO_KERNELS, this package's build folder, the platform package. */
@@ -40,7 +42,7 @@ export function findLibrary(backend: BackendName): string | undefined {
     const emulated = join(packageRoot, "build/metal-emulator/libmetal_kernels.so");
     return env.BAO_METAL_EMULATOR && existsSync(emulated) ? emulated : undefined;
   }
-  return kernelFolders().map((f) => join(f, `lib${backend}_kernels.${SUFFIX}`)).find(existsSync);
+  return kernelFolders().map((f) => join(f, `lib${backend}_kernels.${SUFFIX}`)).find(existsSync) ?? embeddedLibraries.get(backend);
 }
 
 /** Opens a backend's kernel library (once per thread). Throws ResourceError `kernels_missing` or `kernels_mismatch`. */
