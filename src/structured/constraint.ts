@@ -82,6 +82,7 @@ interface MaskParts {
 /** The mask of one answer (the engine's TokenMask). Dispose of it when the answer has ended. */
 export class AnswerMask implements Disposable {
   #state: "free" | "thought" | "grammar";
+  /** A thought has ended, or the answer has begun: no thought may open any more. */
   #begun = false;
   /** What the matcher allows now, once it was asked. */
   #words: Uint32Array | undefined;
@@ -108,8 +109,10 @@ export class AnswerMask implements Disposable {
       this.#hole.allow(out);
       return out;
     }
-    if (!this.#begun && thought && opener === undefined) words[thought.open >> 5]! |= 1 << (thought.open & 31);
-    return words;
+    if (this.#begun || !thought || opener !== undefined) return words;
+    const either = words.slice();
+    either[thought.open >> 5]! |= 1 << (thought.open & 31);
+    return either;
   }
   /** What the matcher allows; where that is a hole, the matcher goes on to its end. */
   #allowed(): Uint32Array {
@@ -137,7 +140,7 @@ export class AnswerMask implements Disposable {
         }
         return;
       case "thought":
-        if (id === thought!.close) this.#state = "grammar";
+        if (id === thought!.close) this.#answer();
         else this.#spelled(id, thought!.closeText);
         return;
       case "grammar":
@@ -159,13 +162,18 @@ export class AnswerMask implements Disposable {
         if (opener !== undefined && matcher!.complete) this.#state = "free";
     }
   }
+  /** One thought is enough: a model that opens one after another would never come to its answer. */
+  #answer(): void {
+    this.#state = "grammar";
+    this.#begun = true;
+  }
   /** A thought's end that was written with ordinary tokens: whoever reads the answer takes it for one as well. */
   #spelled(id: number, close: string): void {
     const text = this.#tail + this.#decoder.push(id), at = text.indexOf(close);
     this.#tail = text.slice(-close.length);
     if (at < 0) return;
     const rest = text.slice(at + close.length);
-    this.#state = "grammar";
+    this.#answer();
     if (rest !== "" && !this.parts.matcher!.acceptText(rest)) throw rejected(JSON.stringify(rest));
   }
   #without(ids: readonly number[]): Uint32Array {
