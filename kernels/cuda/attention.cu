@@ -180,9 +180,14 @@ struct Attention { Args plain; Decode decode; };
 void launch_attention(const Attention& o, const Run& run) {
   int32_t rows = run.bound(o.plain.a.dst);
   if (rows <= 0) return;
-  if (rows <= decode_rows && decode_serves(o.plain.a)) launch_decode(o.decode, run);
-  else if (prefill_serves(o.plain.a)) launch_prefill(o.plain.a, run);
-  else launch_plain(o.plain, run, rows);
+  if (rows <= decode_rows && decode_serves(o.plain.a)) {
+    launch_decode(o.decode, run, false);
+  } else if (prefill_serves(o.plain.a)) {  // decode then serves it too
+    if (short_runs_apart(o.plain.a)) launch_decode(o.decode, run, true);
+    launch_prefill(o.plain.a, run);
+  } else {
+    launch_plain(o.plain, run, rows);
+  }
 }
 
 }  // namespace

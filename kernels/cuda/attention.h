@@ -4,21 +4,25 @@
 
 namespace bao {
 
-constexpr int32_t decode_rows = 64;  // up to this many rows of a step go to the decode kernels, one row a block
+constexpr int32_t decode_rows = 64;  // steps of up to this many rows go to the decode kernels, one row a block; of longer ones the rows in short runs
 
 // ---- attention_decode.cu: f16 KV, products in f16 twice over (value and rest), so that f32 is kept. One row at a time, its context split.
 struct Decode {
   AttentionArgs a;
-  int64_t partial;      // scratch: [row][split][head][head_dim + 4]: accumulators, maximum, sum
+  int64_t partial;      // scratch: [item][head][head_dim + 4]: accumulators, maximum, sum
   int32_t most_splits;  // of one row
 };
 bool decode_serves(const AttentionArgs& a);
 void reserve_decode(Builder& b, Decode* d);
-void launch_decode(const Decode& d, const Run& run);
+void launch_decode(const Decode& d, const Run& run, bool short_runs);  // short_runs: of those rows only
 
 // ---- attention_prefill.cu: f16 KV, q and probabilities in f16, tiles of 64 (row, head) pairs.
+// Rows of a step that are in short runs are left out.
 bool prefill_serves(const AttentionArgs& a);
 void launch_prefill(const AttentionArgs& a, const Run& run);
+
+// Whether rows in short runs are left out of the tiles: where rows are those of the step.
+BAO_INLINE bool short_runs_apart(const AttentionArgs& a) { return a.dst.rows_of == BAO_ROWS_STEP; }
 
 inline bool aligned_rows(const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride % 16 == 0; }
 

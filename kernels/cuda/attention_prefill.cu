@@ -20,7 +20,8 @@ __global__ void __launch_bounds__(threads, D > 256 ? 1 : 2) prefill_kernel(const
   extern __shared__ __align__(128) char memory[];
   __shared__ float factors[pairs];
   __shared__ float4 exchange[pairs];  // of each pair a value from each part of a page
-  __shared__ int32_t sequences[pairs], positions[pairs];
+  __shared__ int32_t sequences[pairs], positions[pairs];  // sequence -1: the row is not this kernel's
+  __shared__ int2 spans[pairs];  // of each pair, what it sees of the sequence at hand
   await_previous();
   let_next_start();
   const int32_t heads = a.dst.d1 / a.pool.kv_heads, block_rows = pairs / heads, kv_head = blockIdx.x, rows = count_of(step, a.dst), tiles = (max(rows, 0) + block_rows - 1) / block_rows;
@@ -37,11 +38,14 @@ __global__ void __launch_bounds__(threads, D > 256 ? 1 : 2) prefill_kernel(const
   for (int32_t tile = int32_t(gridDim.y - 1 - blockIdx.y); tile < tiles; tile += gridDim.y) {
     const int32_t first_row = tile * block_rows, count = min(block_rows, rows - first_row);
     __syncthreads();
+    bool mine = false;
     if (int32_t i = threadIdx.x; i < count) {
       int32_t row = step->step_row(a.dst.rows_of, first_row + i);
-      sequences[i] = step->row_sequence[row];
+      mine = !short_runs_apart(a) || !in_short_run(step, rows, row);
+      sequences[i] = mine ? step->row_sequence[row] : -1;
       positions[i] = step->row_position[row];
     }
+    if (!__syncthreads_or(mine)) continue;
     for (int32_t m = warp; m < pairs; m += warps) {
       const bool used = m / heads < count;  // pairs beyond the last whole row have m / heads = block_rows
       const float* q = a.q.f32(first_row + (used ? m / heads : 0)) + (int64_t(kv_head) * heads + m % heads) * D;
@@ -71,23 +75,16 @@ __global__ void __launch_bounds__(threads, D > 256 ? 1 : 2) prefill_kernel(const
     __syncthreads();
 
     // A lane's four pairs: first_pair + g + 8 * i.
-    float factor[4], highest[4], sum[4] = {}, out[2][D / 32][4] = {};
+    float highest[4], sum[4] = {}, out[2][D / 32][4] = {};
 #pragma unroll
-    for (int i = 0; i < 4; i++) factor[i] = factors[first_pair + g + 8 * i], highest[i] = -INFINITY;
+    for (int i = 0; i < 4; i++) highest[i] = -INFINITY;
 
     for (int32_t begin = 0, end; begin < count; begin = end) {
       const int32_t sequence = sequences[begin];
       for (end = begin + 1; end < count && sequences[end] == sequence; end++) {}
+      if (sequence < 0) continue;
       const int32_t first = first_seen(positions[begin], a.window), last = positions[end - 1], all_from = first_seen(last, a.window), all_to = positions[begin];
       const bool alone = begin == 0 && end == count;
-      int32_t from[4], to[4];
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int32_t row = (first_pair + g + 8 * i) / heads;
-        const bool mine = row >= begin && row < end;
-        to[i] = mine ? positions[row] : -1;
-        from[i] = mine ? first_seen(to[i], a.window) : 0;
-      }
       auto copy_page = [&](uint32_t tile_at, int32_t page, int32_t index, bool v) {
         const char* plane = page < 0 ? a.pool.base : a.pool.plane(a.layer, page, kv_head, v);
 #pragma unroll
@@ -101,7 +98,11 @@ __global__ void __launch_bounds__(threads, D > 256 ? 1 : 2) prefill_kernel(const
 
       const int32_t last_index = last / page_tokens;
       int32_t index = first / page_tokens, page = page_of(step, a.pool.table, sequence, index * page_tokens);
-      __syncthreads();  // the former sequence's tiles have been read
+      __syncthreads();  // the former sequence's tiles and spans have been read
+      if (threadIdx.x < pairs) {
+        const int32_t row = int32_t(threadIdx.x) / heads;
+        spans[threadIdx.x] = row >= begin && row < end ? int2{first_seen(positions[row], a.window), positions[row]} : int2{0, -1};
+      }
       copy_page(k_tile, page, index, false);
       for (; index <= last_index; index++) {
         const int32_t next_page = index < last_index ? page_of(step, a.pool.table, sequence, (index + 1) * page_tokens) : -1;
@@ -124,17 +125,20 @@ __global__ void __launch_bounds__(threads, D > 256 ? 1 : 2) prefill_kernel(const
         const bool whole = alone && index * page_tokens >= all_from && index * page_tokens + page_tokens - 1 <= all_to;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
+          const int32_t pair = first_pair + g + 8 * i;
+          const float factor = factors[pair];
+          const int2 span = whole ? int2{0, INT32_MAX} : spans[pair];
           float high = -INFINITY;
 #pragma unroll
           for (int j = 0; j < 4; j++) {
             float& score = s[i / 2][j / 2][i % 2 * 2 + j % 2];
             const int32_t at = token + j / 2 * 8 + j % 2;
-            score = whole || (at >= from[i] && at <= to[i]) ? score * factor[i] : -INFINITY;
+            score = at >= span.x && at <= span.y ? score * factor : -INFINITY;
             high = fmaxf(high, score);
           }
           high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 1));
           high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 2));
-          if (t == 0) reinterpret_cast<float*>(exchange + first_pair + g + 8 * i)[part] = high;
+          if (t == 0) reinterpret_cast<float*>(exchange + pair)[part] = high;
         }
         __syncthreads();
         if (index < last_index) copy_page(k_tile, next_page, index + 1, false);
@@ -198,7 +202,7 @@ __global__ void __launch_bounds__(threads, D > 256 ? 1 : 2) prefill_kernel(const
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       const int32_t pair = first_pair + g + 8 * i, row = pair / heads;
-      if (row >= count) continue;
+      if (row >= count || sequences[row] < 0) continue;
       const float4 of = exchange[pair];
       const float total = (of.x + of.y) + (of.z + of.w), inverse = total == 0 ? 0.0f : 1.0f / total;
       float* dst = a.dst.f32(first_row + row) + (int64_t(kv_head) * heads + pair % heads) * D + part * (D / 4) + 2 * t;

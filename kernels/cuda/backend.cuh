@@ -34,7 +34,7 @@ struct BeginArgs {
   const char* accepted;          // mapped: the slot's checked copy
   char* slot;                    // device memory: where the fields go that ops read
   int64_t field[BAO_FIELD_END];  // offsets, in both
-  int32_t *tables, *resolved_id, *resolved_position;
+  int32_t *tables, *resolved_id, *resolved_position, *short_runs;
   int64_t table_start[4];
   int32_t window[4], committed[4];
   int32_t continues, samplers;

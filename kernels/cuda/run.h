@@ -10,6 +10,7 @@
 namespace bao {
 
 constexpr int32_t most_tickets = 16384;
+constexpr int32_t short_run = 8;  // up to this many rows in a row are of one sequence: decode rows, beside prompts
 
 struct Run {
   const StepRef* step;  // device memory, one address for all submits; rows and outputs are -1 in a step that failed or was cancelled
@@ -19,6 +20,7 @@ struct Run {
   int32_t multiprocessors;
   bool overlap;  // launches made by launch() may start before the one before them has ended
   uint32_t* tickets;  // most_tickets zeros: a launch may count its blocks' ends in them, and leaves zeros
+  const int32_t* short_runs;  // device memory: how many rows of the step are in_short_run(), then those rows in ascending order
   int32_t bound(const Tensor& t) const { return t.rows_of == BAO_ROWS_FIXED ? t.d0 : t.rows_of == BAO_ROWS_STEP ? rows : outputs; }
   float* scratch_f32(int64_t offset) const { return reinterpret_cast<float*>(scratch + offset); }
   // A packed f32 tensor in scratch whose rows count like those of `like`.
@@ -74,6 +76,15 @@ __device__ __forceinline__ void let_next_start() {
 __device__ __forceinline__ int32_t count_of(const StepRef* step, const Tensor& t) {
   int32_t rows = step->rows;
   return t.rows_of == BAO_ROWS_FIXED ? (rows < 0 ? 0 : t.d0) : t.rows_of == BAO_ROWS_STEP ? rows : step->outputs;
+}
+
+// Whether row r of the step lies among at most short_run rows of one sequence.
+__device__ __forceinline__ bool in_short_run(const StepRef* step, int32_t rows, int32_t r) {
+  const int32_t* sequence = step->row_sequence;
+  int32_t mine = sequence[r], count = 1;
+  for (int32_t i = r - 1; i >= 0 && count <= short_run && sequence[i] == mine; i--) count++;
+  for (int32_t i = r + 1; i < rows && count <= short_run && sequence[i] == mine; i++) count++;
+  return count <= short_run;
 }
 
 __device__ __forceinline__ float warp_sum(float v) {

@@ -27,6 +27,27 @@ __device__ int32_t missing_page(const BeginArgs& a, int t, int32_t sequence, int
   return found;
 }
 
+// list: their count, then the rows that are in_short_run(), ascending.
+__device__ void list_short_runs(const StepRef& ref, int32_t rows, int32_t* list) {
+  __shared__ int32_t counts[threads / 32];
+  int32_t total = 0, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  for (int32_t from = 0; from < rows; from += threads) {
+    int32_t r = from + int32_t(threadIdx.x);
+    bool listed = r < rows && in_short_run(&ref, rows, r);
+    uint32_t ballot = __ballot_sync(0xffffffffu, listed);
+    __syncthreads();
+    if (lane == 0) counts[warp] = __popc(ballot);
+    __syncthreads();
+    int32_t before = total + __popc(ballot & ((1u << lane) - 1));
+    for (int32_t w = 0; w < threads / 32; w++) {
+      if (w < warp) before += counts[w];
+      total += counts[w];
+    }
+    if (listed) list[1 + before] = r;
+  }
+  if (threadIdx.x == 0) list[0] = total;
+}
+
 __global__ void __launch_bounds__(threads) begin_kernel(BeginArgs a) {
   __shared__ int32_t bad_row;
   const StepRef& ref = a.image.ref;
@@ -69,6 +90,7 @@ __global__ void __launch_bounds__(threads) begin_kernel(BeginArgs a) {
     for (int t = 0; t < 4 && !bad; t++) bad = a.window[t] >= 0 && missing_page(a, t, sequence, place) != INT32_MAX;
     if (bad && (tid & 31) == 0) atomicMin(&bad_row, r);
   }
+  list_short_runs(ref, rows, a.short_runs);
   __syncthreads();
   if (tid >= 32) return;
   // The first warp tells how it went. An earlier submit of the same step that failed or was cancelled ends this one too.
