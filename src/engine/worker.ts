@@ -99,16 +99,25 @@ async function generate(request: number, call: Extract<Call, { kind: "generate" 
   }
 }
 
-/** As many inputs at once as there are idle sessions: their rows share steps. */
+/** As many inputs at once as the model has sequences: their rows share steps. */
 async function embed(call: Extract<Call, { kind: "embed" }>, signal: AbortSignal): Promise<Embedding[]> {
-  const l = loaded(call.model), { tokenizer } = l.model;
+  const l = loaded(call.model), { tokenizer, runner } = l.model;
   if (call.inputs.some((x) => typeof x === "string")) requireText(l.model);
-  const all = call.inputs.map((x) => (typeof x === "string" ? tokenizer.encode(x) : x));
-  return await Promise.all(all.map((ids) => withSession(l, 0, signal, async ({ session }) => {
-    const vector = await session.embed(ids, signal);
-    const length = call.normalize ? Math.hypot(...vector) : 1;
-    return { vector: length > 0 ? vector.map((x) => x / length) : vector, tokens: ids.length };
-  }, ids)));
+  const all = call.inputs.map((x) => (typeof x === "string" ? tokenizer.encode(x) : x)), left = all.entries(), out: Embedding[] = [];
+  let failed = false;
+  await Promise.all(Array.from({ length: Math.min(runner.plan.sequences, all.length) }, async () => {
+    for (const [i, ids] of left) {
+      if (failed) return;
+      try {
+        const vector = await withSession(l, 0, signal, ({ session }) => session.embed(ids, signal), ids), length = call.normalize ? Math.hypot(...vector) : 1;
+        out[i] = { vector: length > 0 ? vector.map((x) => x / length) : vector, tokens: ids.length };
+      } catch (e) {
+        failed = true;
+        throw e;
+      }
+    }
+  }));
+  return out;
 }
 
 async function perform({ model, does }: { readonly model: number; readonly does: SessionDeed }, session: Session, signal: AbortSignal): Promise<unknown> {

@@ -175,6 +175,12 @@ describe("embeddings", () => {
       found.forEach((e, i) => { if (!Bun.deepEquals(e, first[(n + i) % 10])) throw new Error(`embedding ${n + i}`); });
     }
     expect((await story).length).toBeGreaterThan(100);
+    const all = await model.embed(Array.from({ length: 1000 }, (_, i) => texts[i % 10]!));
+    all.forEach((e, i) => { if (!Bun.deepEquals(e, first[i % 10])) throw new Error(`embedding ${i}`); });
+    expect(all.length).toBe(1000);
+    // One that cannot be ends the call; the model goes on.
+    expect(await failure(model.embed([...texts, "x ".repeat(2000), ...texts]))).toMatchObject({ code: "context_length_exceeded" });
+    expect(await model.embed(texts)).toEqual(first);
   });
 });
 
