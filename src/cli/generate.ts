@@ -1,14 +1,16 @@
 // bao generate: one answer to one prompt, or the prompt's logits and hidden states. Text on stdout; everything else on stderr.
 import { statSync } from "node:fs";
 import type { Argv } from "yargs";
-import { UsageError } from "../errors.ts";
+import type { JsonSchema } from "../chat/index.ts";
+import { BaoError, UsageError } from "../errors.ts";
 import { generateParts, encodePrompt, type LocalGenerateOptions, type Prompt } from "../engine/generate.ts";
 import type { LoadOptions } from "../engine/model.ts";
 import { everyRow } from "../engine/rows.ts";
+import type { ResponseFormat } from "../structured/index.ts";
 import { Answer } from "./answer.ts";
 import { EXIT } from "./failure.ts";
 import { FiniteCheck, dumpPrompt } from "./diagnose.ts";
-import { parseIds, stdinText } from "./input.ts";
+import { parseIds, stdinText, textFile } from "./input.ts";
 import { Interrupt } from "./interrupt.ts";
 import { loadModel, modelPath, type Loaded } from "./load.ts";
 import { defined, flag, list, loadOptions, modelOptions, number, sampling, samplingOptions, text, type ModelArguments, type SamplingArguments } from "./options.ts";
@@ -27,6 +29,7 @@ const EXAMPLES = `Examples:
   bao generate -m gemma.gguf -p "Why is the sky blue?"  one answer
   cat notes.txt | bao generate -m gemma.gguf --system "Summarise this."
   bao generate -m gemma.gguf -p "The capital of France is" --raw --max-tokens 3 -t 0
+  bao generate -m gemma.gguf -p "Three colours" --json-schema colours.json
   bao generate -m gemma.gguf -p "Hi" --json | jq -r .text`;
 
 export function builder(y: Argv): Argv {
@@ -38,6 +41,7 @@ export function builder(y: Argv): Argv {
     "token-ids": text("Ids as the prompt, as they are (2,17,9); prints ids, and needs no tokenizer", PROMPT),
     "max-tokens": number("max-tokens", "Tokens to generate at most (default: what fits the context; 0 = only run the prompt)", { whole: true, min: 0 }, { alias: "n", ...OUTPUT }),
     stop: list("Text that ends the answer (repeatable)", OUTPUT),
+    "json-schema": text("File with a JSON Schema that the answer must satisfy; - = any JSON object", OUTPUT),
     "ignore-stop": flag("Go on past the model's stop tokens", OUTPUT),
     json: flag("One JSON document at the end", OUTPUT),
     logprobs: number("logprobs", "Log-probability of each token, with this many alternatives (0-20)", { whole: true, min: 0 }, OUTPUT),
@@ -48,12 +52,12 @@ export function builder(y: Argv): Argv {
     "dump-logits": text("Write the prompt's logits to a file: float32 [prompt tokens][vocabulary]", DIAGNOSTICS),
     "dump-hidden": text("Write the prompt's hidden states: float32 [layers + 1][prompt tokens][hidden], the last after the output norm", DIAGNOSTICS),
     "check-finite": flag("Stop at the first value that is not finite, and name layer and op (slow)", DIAGNOSTICS),
-  }).conflicts({ "token-ids": ["prompt", "system", "raw", "thinking"], raw: ["system", "thinking"], "check-finite": ["dump-hidden"] });
+  }).conflicts({ "token-ids": ["prompt", "system", "raw", "thinking", "json-schema"], "ignore-stop": ["json-schema"], raw: ["system", "thinking"], "check-finite": ["dump-hidden"] });
 }
 
 export interface GenerateArguments extends ModelArguments, SamplingArguments {
   prompt?: string; system?: string; raw?: boolean; thinking?: boolean; tokenIds?: string;
-  maxTokens?: number; stop?: string[]; ignoreStop?: boolean; json?: boolean; logprobs?: number; showThoughts?: boolean; stats?: boolean;
+  maxTokens?: number; stop?: string[]; jsonSchema?: string; ignoreStop?: boolean; json?: boolean; logprobs?: number; showThoughts?: boolean; stats?: boolean;
   dumpLogits?: string; dumpHidden?: string; checkFinite?: boolean;
 }
 
@@ -62,7 +66,7 @@ export async function run(args: GenerateArguments): Promise<void> {
   const { signal } = interrupt;
   const options: LocalGenerateOptions & { seed: number } = {
     ...sampling(args), signal, onAbort: "stop",
-    ...(defined({ stop: args.stop, raw: args.raw, system: args.system, thinking: args.thinking, ignoreStop: args.ignoreStop, logprobs: args.logprobs, maxTokens: args.maxTokens || undefined }) as LocalGenerateOptions),
+    ...(defined({ stop: args.stop, raw: args.raw, system: args.system, thinking: args.thinking, ignoreStop: args.ignoreStop, logprobs: args.logprobs, maxTokens: args.maxTokens || undefined, responseFormat: responseFormat(args.jsonSchema) }) as LocalGenerateOptions),
   };
   if (args.dumpLogits !== undefined && args.dumpLogits === args.dumpHidden) throw new UsageError("bad_option", "--dump-logits and --dump-hidden name the same file", "One would replace the other: give them two names.");
   const named = await modelPath(args.model, signal);
@@ -126,6 +130,18 @@ async function answer(loaded: Loaded, prompt: Prompt, options: LocalGenerateOpti
     noteLine(`finish     ${reason}${shown.finish!.stop === undefined ? "" : ` at ${JSON.stringify(shown.finish!.stop)}`}, seed ${options.seed}`);
   }
   if (reason === "abort") process.exitCode = EXIT.interrupted;
+}
+
+/** The form of the answer that --json-schema names. */
+function responseFormat(file: string | undefined): ResponseFormat | undefined {
+  if (file === undefined) return undefined;
+  if (file === "-") return { type: "json_object" };
+  try {
+    return { type: "json_schema", schema: JSON.parse(textFile(file)) as JsonSchema };
+  } catch (e) {
+    if (e instanceof BaoError) throw e;
+    throw new UsageError("bad_option", `--json-schema: ${file} is no JSON: ${(e as Error).message}`, "", { cause: e });
+  }
 }
 
 async function prefillOnly(loaded: Loaded, prompt: Prompt, options: LocalGenerateOptions & { seed: number }, args: GenerateArguments): Promise<void> {
