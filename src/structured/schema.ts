@@ -116,7 +116,7 @@ export class SchemaGrammar {
     if (typeof ref !== "string" || !ref.startsWith("#")) throw unsupported(path, `the reference ${JSON.stringify(ref)} leaves the schema`, "Put what it refers to under $defs.");
     let at: unknown = this.#root;
     for (const step of ref.slice(1).split("/").slice(1)) {
-      const key = decodeURIComponent(step).replaceAll("~1", "/").replaceAll("~0", "~");
+      const key = unescaped(step).replaceAll("~1", "/").replaceAll("~0", "~");
       at = typeof at === "object" && at !== null && Object.hasOwn(at, key) ? (at as Record<string, unknown>)[key] : undefined;
     }
     if (typeof at !== "boolean" && !isSchema(at)) throw unsupported(path, `the reference ${JSON.stringify(ref)} leads nowhere`, "");
@@ -289,6 +289,14 @@ const KEYWORDS: Readonly<Record<string, readonly string[]>> = {
 /** Words that restrict values: what is not here is an annotation. */
 const MEANINGFUL = new Set(["type", "enum", "const", "nullable", "$ref", "allOf", "anyOf", "oneOf", ...Object.values(KEYWORDS).flat(), ...REFUSED]);
 
+/** A step of a reference; one that is no URI stands for itself. */
+function unescaped(step: string): string {
+  try {
+    return decodeURIComponent(step);
+  } catch {
+    return step;
+  }
+}
 function length(value: unknown, word: string, path: string): number | undefined {
   if (value === undefined) return undefined;
   if (typeof value !== "number" || !Number.isSafeInteger(value) || value < 0) throw unsupported(path, `${JSON.stringify(word)} is no whole number`, "");

@@ -129,6 +129,34 @@ describe("what cannot be guaranteed is refused, with its place", () => {
   });
 });
 
+describe("hostile schemas are answered, in bounded time", () => {
+  const odd = "a\u0001\n\"\\é\u{1F600}";
+  const deep = (n: number): Json => (n === 0 ? { type: "string" } : { type: "object", properties: { a: deep(n - 1) } });
+  test("names and constants of any characters", async () => {
+    const schema = object({ [odd]: { const: "\u0000\u2028\u{1F600}" }, ...JSON.parse('{"__proto__":{"type":"integer"},"constructor":{"type":"null"}}') as Json });
+    using mask = await constraint(tokenizer, format(schema));
+    const { text, ended } = walk(tokenizer, mask, 1);
+    expect(ended).toBe(true);
+    const value = JSON.parse(text) as Json;
+    expect(value[odd]).toBe("\u0000\u2028\u{1F600}");
+    expect(Object.keys(value)).toEqual([odd, "__proto__", "constructor"]);
+  });
+  test.each([
+    ["deep", deep(200), /nested more than 64/],
+    ["wide", object(Object.fromEntries(Array.from({ length: 1500 }, (_, i) => [`k${i}`, { type: "integer", minimum: i }]))), /grammar rules/],
+    ["long", { description: "x".repeat(300_000) }, /longer than/],
+    ["a reference that is no URI", { $ref: "#/%E0%A4%A" }, /leads nowhere/],
+    ["parts that contain themselves", { $defs: { a: { allOf: [{ $ref: "#/$defs/a" }] } }, $ref: "#/$defs/a" }, /nested more than|itself/],
+    ["an unbalanced pattern", { type: "string", pattern: "(" }, /not closed/],
+  ] as const)("%s: refused", async (_, schema, message) => {
+    expect(await constraint(tokenizer, format(schema as Json)).catch((e: unknown) => e)).toMatchObject({ code: "unsupported_schema", message: expect.stringMatching(message) });
+  });
+  test("patterns that make other engines run for ever", async () => {
+    expect(await accepts({ type: "string", pattern: "^((a+)+)+$" }, `"${"a".repeat(60)}"`)).toBe(true);
+    expect(await accepts({ type: "string", pattern: "^((a+)+)+$" }, `"${"a".repeat(60)}b"`)).toBe(false);
+  });
+});
+
 test("whitespace is bounded: a run of it ends", async () => {
   using mask = await constraint(tokenizer, format(WEATHER));
   const text = "{\n" + " ".repeat(200);
