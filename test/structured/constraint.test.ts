@@ -5,7 +5,7 @@ import { type Part, PartStream, type ToolInput } from "../../src/chat/index.ts";
 import { UsageError } from "../../src/errors.ts";
 import { compileConstraint } from "../../src/structured/index.ts";
 import { gemma4 } from "../tokenizer/fixture.ts";
-import { allows, constraint, demoTokenizer, takes, walk } from "./walk.ts";
+import { allows, constraint, demoTokenizer, takes, thinkTokenizer, walk } from "./walk.ts";
 
 const WEATHER: ToolInput = {
   name: "get_weather",
@@ -182,6 +182,26 @@ describe("other vocabularies", () => {
       expect(parts(ids, demo).map((p) => p.type)).toEqual(["tool_call"]);
     }
     expect(await compileConstraint(demo, { tools: [NOW] })).toBeUndefined();
+  });
+
+  test("families that call in JSON", async () => {
+    const think = thinkTokenizer(), one = (text: string): Promise<boolean> => constraint(think, { tools, toolChoice: "required" }).then((mask) => { using m = mask; return takes(think, m, text); });
+    expect(await one('<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo", "days": 3}}\n</tool_call>')).toBe(true);
+    expect(await one('<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')).toBe(true);
+    expect(await one('<tool_call>\n{"name": "now", "arguments": {"a": 1}}\n</tool_call>')).toBe(false);
+    expect(await one('{"name": "now", "arguments": {}}')).toBe(false);
+    for (let seed = 1; seed <= 6; seed++) {
+      using mask = await constraint(think, { tools, toolChoice: "required", parallelToolCalls: false });
+      const { ids, ended } = walk(think, mask, seed, 20, 300);
+      if (ended) expect(parts(ids, think).map((p) => p.type === "text" ? p.text.trim() : p.type).filter((t) => t !== "")).toEqual(["tool_call"]);
+    }
+  });
+
+  test("a gap after a thought, as these families write it", async () => {
+    const think = thinkTokenizer();
+    using mask = await constraint(think, { format: { type: "json_object" }, opensThought: true });
+    for (const i of think.encode("Hm.</think>", { bos: false, parse: "all" })) { expect(allows(mask, i)).toBe(true); mask.accept(i); }
+    expect(takes(think, mask, '\n\n{"a": 1}')).toBe(true);
   });
 
   test("nothing asked for, nothing constrained", async () => {

@@ -11,6 +11,18 @@ export function demoTokenizer(): Tokenizer {
   return (demo ??= createTokenizer(tokenizerSource((key) => file!.metadata.get(key))));
 }
 
+/** The same vocabulary under the markers of families that think and call in JSON. */
+export function thinkTokenizer(): Tokenizer {
+  const file = openGguf(join(import.meta.dir, "../../models/demo.gguf")), source = tokenizerSource((key) => file.metadata.get(key));
+  const tokens = [...source.tokens], types = Array.from(source.tokenTypes!);
+  const rename = (id: number, text: string): void => { tokens[id] = text; types[id] = 4; };
+  rename(tokens.indexOf("<|channel>"), "<think>");
+  rename(tokens.indexOf("<channel|>"), "</think>");
+  rename(tokens.length - 1, "<tool_call>");
+  rename(tokens.length - 2, "</tool_call>");
+  return createTokenizer({ ...source, tokens, tokenTypes: Int32Array.from(types) });
+}
+
 /** Whether the mask allows a token. */
 export const allows = (mask: AnswerMask, id: number): boolean => {
   const words = mask.next();
