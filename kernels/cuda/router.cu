@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(router_threads) router_kernel(const StepRef* s
   for (int32_t r = warp; r < rows; r += router_threads / 32) rank(logits + r * n, n, a.ids.i32(r), a.weights.f32(r), a.ids.d2, a.renormalise, lane);
 }
 
-struct Router { RouterArgs a; Rounded x; int64_t logits; };
+struct Router { RouterArgs a; Rounded x; int64_t logits; Many many; };
 void launch_router(const Router& m, const Run& run) {
   const WeightRef& w = m.a.w;
   int32_t rows = run.bound(m.a.ids);
@@ -148,6 +148,7 @@ void launch_router(const Router& m, const Run& run) {
     launch(run, router_kernel, dim3(unsigned(w.rows)), dim3(router_threads), 0, run.step, m.a, run.scratch_f32(m.logits), run.tickets);
     return;
   }
+  if (launch_many(m.a, m.many, run)) return;
   Tensor logits = run.scratch_tensor(m.logits, m.a.ids, 1, w.rows);
   Activations x = launch_round(m.a.x, m.x, run);
   x.slots = 1, x.columns = w.columns;
@@ -167,7 +168,7 @@ namespace cuda {
 void topk_softmax(Builder& b, const TopkSoftmaxArgs& a) { stage<TopkSoftmaxArgs, launch_topk>(b, a); }
 
 void router(Builder& b, const RouterArgs& a) {
-  Router m{a, reserve_rounded(b, a.x, rounding_of(a.w, a.fast)), 0};
+  Router m{a, reserve_rounded(b, a.x, rounding_of(a.w, a.fast)), 0, record_many(b, a)};
   m.logits = b.reserve_scratch(int64_t(a.ids.d0) * a.w.rows * 4);
   stage<Router, launch_router>(b, m);
 }

@@ -3,7 +3,7 @@
 import { describe, expect, test } from "bun:test";
 import { BAO } from "../../src/native/symbols.ts";
 import type { Precision } from "../../src/native/objects.ts";
-import { activations, allowTime, DTYPES, expectClose, manyRows, ON_CPU, oracle, type Outputs, play, Random, type Rig, type Scenario, subject } from "./harness.ts";
+import { activations, allowTime, DTYPES, expectClose, manyRows, ON_CPU, oracle, type Outputs, parity, play, Random, type Rig, type Scenario, subject } from "./harness.ts";
 import { blockOf, dtypeName, outputSizes, type WeightSpec } from "./weights.ts";
 
 allowTime();
@@ -116,6 +116,27 @@ describe("many rows", () => {
         return out;
       }, dtypeName(dtype));
       for (const row of broken) expect(row.some(Number.isFinite)).toBe(false);
+    }
+  });
+
+  test("router: pieces of the columns, tiles that are not full, as many experts as a warp ranks", () => {
+    for (const [experts, columns, k, most] of [[128, 2816, 8, 300], [5, 36, 2, 70], [256, 132, 32, 130], [60, 1024, 6, 1100]] as const) {
+      if (ON_CPU && most > 300) continue;
+      for (const renormalise of [true, false]) {
+        parity((rig) => {
+          const w = rig.weight({ dtype: BAO.F32, rows: experts, columns, scale: 1 / Math.sqrt(columns) }), x = rig.input(new Random(experts).f32(most * columns), 1, columns, { gapBytes: 16 });
+          rig.device.k.weightScale(w.handle, rig.vector(Float32Array.of(1.5)).handle);
+          const ids = rig.view(most, 1, k, { dtype: "i32" }), weights = rig.view(most, 1, k, { gapBytes: 4 });
+          rig.stream.record(() => rig.r.router(ids, weights, x, w, renormalise));
+          const out: Outputs = {};
+          for (const rows of [17, 64, 65, most]) {
+            rig.submit({ rows, outputs: [] });
+            out[`${rows} ids`] = rig.i32(ids, rows);
+            out[`${rows} weights`] = rig.f32(weights, rows);
+          }
+          return out;
+        }, 2e-5, { step: { maxRows: most, maxOutputs: 1 }, label: `router of ${experts}` });
+      }
     }
   });
 
