@@ -18,6 +18,8 @@ interface Case {
   context: Readonly<Record<number, number>>;
   /** Rows compared, for each sequence of `context`. */
   rows: number;
+  /** Sequence -> its rows, where they are fewer. */
+  fewer?: Readonly<Record<number, number>>;
   /** Rows of one submit; 0 = all at once. */
   chunk?: number;
   layer?: number; layers?: number; seed?: number; layout?: { offsetBytes?: number; gapBytes?: number };
@@ -36,6 +38,7 @@ function token(c: Case, what: number, sequence: number, position: number, n: num
 }
 
 const MAX_ROWS = 128;
+const rowsOf = (c: Case, sequence: number): number => c.fewer?.[sequence] ?? c.rows;
 
 class KvRig {
   readonly pool: KvPool;
@@ -45,7 +48,7 @@ class KvRig {
   #pages: (readonly [number, number, number, number])[] = [];
   constructor(readonly rig: Rig, readonly c: Case) {
     const { heads, kvHeads, headDim, type } = c, sequences = Object.keys(c.context).map(Number);
-    const each = sequences.map((s) => Math.ceil((c.context[s]! + c.rows) / PAGE)), total = each.reduce((a, b) => a + b, 0) + 2;
+    const each = sequences.map((s) => Math.ceil((c.context[s]! + rowsOf(c, s)) / PAGE)), total = each.reduce((a, b) => a + b, 0) + 2;
     this.pool = rig.pool({ table: 2, layers: c.layers ?? 1, kvHeads, headDim, type, pages: total, maxPages: total + 5 });
     const shuffled = new Random(total * 3 + 1).shuffled(total);
     // Page 0, and never the same order as the positions.
@@ -53,7 +56,7 @@ class KvRig {
     this.#placed = [...this.#pages];
     this.k = rig.view(MAX_ROWS, kvHeads, headDim, c.layout);
     this.v = rig.view(MAX_ROWS, kvHeads, headDim, c.layout);
-    const most = sequences.length * (c.chunk || c.rows);
+    const most = sequences.reduce((sum, s) => sum + Math.min(c.chunk || c.rows, rowsOf(c, s)), 0);
     this.q = rig.view(most, heads, headDim, c.layout);
     this.dst = rig.view(most, heads, headDim, c.layout);
     this.#append = rig.own(new Stream(rig.device, rig.step));
@@ -99,7 +102,7 @@ class KvRig {
   attend(decode = false): Outputs {
     const { c } = this, out: Outputs = {}, width = c.heads * c.headDim, sequences = Object.keys(c.context).map(Number), chunk = c.chunk || c.rows;
     for (let from = 0; from < c.rows; from += chunk) {
-      const rows = sequences.flatMap((s) => Array.from({ length: Math.min(chunk, c.rows - from) }, (_, i) => ({ sequence: s, position: c.context[s]! + from + i, id: 0 })));
+      const rows = sequences.flatMap((s) => Array.from({ length: Math.max(0, Math.min(chunk, rowsOf(c, s) - from)) }, (_, i) => ({ sequence: s, position: c.context[s]! + from + i, id: 0 })));
       this.#submit(rows, this.#attend, true, decode);
       const all = this.rig.f32(this.dst, rows.length);
       rows.forEach((row, i) => { out[`sequence ${row.sequence} position ${row.position}`] = all.slice(i * width, (i + 1) * width); });
@@ -224,6 +227,13 @@ describe("attention against the reference", () => {
     check({ type: "f16", headDim: 256, heads: 4, kvHeads: 2, window: 70, context: { 0: 5, 1: 64, 2: 200, 3: 63, 4: 128, 5: 0, 6: 77, 7: 300 }, rows: 9 }, "fast-int8");
     check({ type: "f16", headDim: 128, heads: 8, kvHeads: 1, window: 0, context: { 1: 50 }, rows: 70, sizes: [1, 1, 3e5], scale: 1e-6 }, "fast-int8");
     check({ type: "f16", headDim: 64, heads: 2, kvHeads: 1, window: 0, context: { 0: 3000 }, rows: 66 }, "fast-int8");
+  });
+
+  test("f16 in fast precision: decode rows and short runs beside prompts", () => {
+    const context = { 0: 1500, 1: 37, 2: 0, 3: 200, 4: 64, 5: 1023, 6: 130 }, fewer = { 0: 1, 2: 1, 3: 8, 4: 9, 5: 1, 6: 2 };
+    for (const [headDim, heads, kvHeads] of ON_CPU ? [[64, 2, 1] as const] : [[512, 16, 2], [256, 16, 8], [128, 8, 1], [64, 3, 3]] as const) {
+      for (const window of ON_CPU ? [70] : [0, 70, 1024]) check({ type: "f16", headDim, heads, kvHeads, window, context, rows: 90, fewer, seed: headDim }, "fast-int8");
+    }
   });
 
   test("the second of three layers, other layers untouched", () => {
