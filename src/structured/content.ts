@@ -1,9 +1,10 @@
 // Strings with length limits. A grammar would need a rule for every length, so it has a hole there, and characters are counted here.
 import type { Tokenizer } from "../tokenizer/index.ts";
-import { HAS_CONTROL, type Limits } from "./ebnf.ts";
+import { isControl, type Limits } from "./ebnf.ts";
 
 /** Characters of a JSON string: those that need no escape, and whole escapes. */
 const JSON_CONTENT = /^(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*$/u, JSON_CHARACTER = /\\u....|\\.|./gsu;
+const QUOTE = 0x22, BACKSLASH = 0x5c, LESS = 0x3c;
 const CONTINUES = 0x80, NOT_ALLOWED = 0xff;
 /** Bytes that follow a first byte of UTF-8. */
 const following = (byte: number): number => (byte < 0xc0 ? 0 : byte < 0xe0 ? 1 : byte < 0xf0 ? 2 : 3);
@@ -29,13 +30,20 @@ export class Content {
     for (let id = 0; id < size; id++) {
       const bytes = tokenizer.marker(id) === undefined ? tokenizer.bytes(id) : undefined;
       if (!bytes || bytes.length === 0) continue;
+      // Most tokens are plain letters, and a vocabulary has many.
+      if (bytes.every((b) => b >= 0x20 && b < 0x7f && b !== QUOTE && b !== BACKSLASH && b !== LESS)) {
+        this.#lengths[id] = bytes.length;
+        this.#ends[id] = 0;
+        this.#longest = Math.max(this.#longest, bytes.length);
+        continue;
+      }
       let from = 0, to = bytes.length, lacks = 0;
       while (from < to && (bytes[from]! & 0xc0) === CONTINUES) from++;
       const last = bytes.findLastIndex((b) => (b & 0xc0) !== CONTINUES);
       if (last >= 0 && following(bytes[last]!) > to - last - 1) [lacks, to] = [following(bytes[last]!) - (to - last - 1), last];
       let text: string;
       try { text = utf8.decode(bytes.subarray(from, Math.max(from, to))); } catch { continue; }
-      if (from > 3 || HAS_CONTROL.test(text) || (dialect === "json" ? !JSON_CONTENT.test(text) : text.includes("<"))) continue;
+      if (from > 3 || bytes.some(isControl) || (dialect === "json" ? !JSON_CONTENT.test(text) : text.includes("<"))) continue;
       const length = (dialect === "json" ? text.match(JSON_CHARACTER)?.length ?? 0 : [...text].length) + (lacks > 0 ? 1 : 0);
       this.#lengths[id] = length;
       this.#ends[id] = from;

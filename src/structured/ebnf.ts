@@ -3,8 +3,8 @@ import { UsageError } from "../errors.ts";
 
 /** Control characters that never stand in an answer as they are; markers are spelled with them. xgrammar cannot exclude others from a class. */
 const CONTROLS = Array.from({ length: 31 }, (_, i) => i + 1).filter((c) => c !== 9 && c !== 10 && c !== 13).map((c) => String.fromCharCode(c));
-/** Matches text that holds such a character. */
-export const HAS_CONTROL = /[\u0000-\u0008\u000b\u000c\u000e-\u001f]/;
+/** Whether a character or byte is one of them, or NUL. */
+export function isControl(code: number): boolean { return code < 0x20 && code !== 9 && code !== 10 && code !== 13; }
 export const MARKERS = CONTROLS.length ** 2;
 /** What stands for the n-th marker token of a vocabulary, n < MARKERS: nothing that other tokens could spell. */
 export function markerText(n: number): string { return CONTROLS[0]! + CONTROLS[Math.floor(n / CONTROLS.length)]! + CONTROLS[n % CONTROLS.length]!; }

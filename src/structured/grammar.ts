@@ -3,7 +3,7 @@ import type * as XGrammar from "@mlc-ai/web-xgrammar";
 import { BaoError } from "../errors.ts";
 import type { Tokenizer } from "../tokenizer/index.ts";
 import { Content } from "./content.ts";
-import { HAS_CONTROL, HOLES, holeText, type Limits, literal, MARKERS, markerText } from "./ebnf.ts";
+import { HOLES, holeText, isControl, type Limits, literal, MARKERS, markerText } from "./ebnf.ts";
 
 type Library = typeof XGrammar;
 type Compiled = XGrammar.CompiledGrammar;
@@ -66,13 +66,13 @@ export class Vocabulary {
   };
 
   static async create(tokenizer: Tokenizer): Promise<Vocabulary> {
-    const { xgrammar, memory } = await (library ??= load()), utf8 = new TextEncoder(), latin1 = new TextDecoder("latin1"), markers = new Map<string, string>();
+    const { xgrammar, memory } = await (library ??= load()), utf8 = new TextEncoder(), markers = new Map<string, string>();
     const texts: Uint8Array[] = [];
     for (let id = 0; id < tokenizer.vocabSize; id++) {
       const marker = tokenizer.marker(id);
       if (marker === undefined) {
         const bytes = tokenizer.bytes(id);
-        texts.push(HAS_CONTROL.test(latin1.decode(bytes)) ? NONE : bytes);
+        texts.push(bytes.some(isControl) ? NONE : bytes);
         continue;
       }
       // An empty token is never allowed.
