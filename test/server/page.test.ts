@@ -65,7 +65,7 @@ describe.skipIf(chromium() === null)("the page", () => {
     await idle();
     expect(await browser.value<number>(`document.querySelector('${last}').textContent.length`)).toBeGreaterThan(5);
     const running = async (): Promise<number> => ((await (await fetch(new URL("/health", server.url))).json()) as { running: number }).running;
-    for (let i = 0; await running() > 0; i++) { if (i > 100) throw new Error("the answer goes on"); await Bun.sleep(10); }
+    for (let i = 0; await running() > 0; i++) { if (i > 1000) throw new Error("the answer goes on"); await Bun.sleep(10); }
   });
   test("an error is shown and announced; what a model writes is never markup", async () => {
     await browser.value("document.querySelector('#clear').click()");
