@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(threads, D > 256 ? 1 : 2) prefill_kernel(const
   __shared__ float factors[pairs];
   __shared__ float4 exchange[pairs];  // of each pair a value from each part of a page
   __shared__ int32_t sequences[pairs], positions[pairs];  // sequence -1: the row is not this kernel's
-  __shared__ int2 spans[pairs];  // of each pair, what it sees of the sequence at hand
+  __shared__ int2 spans[pairs], common;  // of each pair, what it sees of the sequence at hand; what all of them see
   await_previous();
   let_next_start();
   const int32_t heads = a.dst.d1 / a.pool.kv_heads, block_rows = pairs / heads, kv_head = blockIdx.x, rows = count_of(step, a.dst), tiles = (max(rows, 0) + block_rows - 1) / block_rows;
@@ -83,11 +83,10 @@ __global__ void __launch_bounds__(threads, D > 256 ? 1 : 2) prefill_kernel(const
       const int32_t sequence = sequences[begin];
       for (end = begin + 1; end < count && sequences[end] == sequence; end++) {}
       if (sequence < 0) continue;
-      const int32_t first = first_seen(positions[begin], a.window), last = positions[end - 1], all_from = first_seen(last, a.window), all_to = positions[begin];
-      const bool alone = begin == 0 && end == count;
+      const int32_t first = first_seen(positions[begin], a.window), last = positions[end - 1];
       auto copy_page = [&](uint32_t tile_at, int32_t page, int32_t index, bool v) {
         const char* plane = page < 0 ? a.pool.base : a.pool.plane(a.layer, page, kv_head, v);
-#pragma unroll
+#pragma unroll 2  // more would leave too few registers at head_dim 256
         for (int i = 0; i < pairs * D / 8 / threads; i++) {
           const int32_t at = i * threads + threadIdx.x, token = at / (D / 8), chunk = at % (D / 8), position = index * page_tokens + token;
           const bool seen = page >= 0 && position >= first && position <= last;
@@ -102,6 +101,7 @@ __global__ void __launch_bounds__(threads, D > 256 ? 1 : 2) prefill_kernel(const
       if (threadIdx.x < pairs) {
         const int32_t row = int32_t(threadIdx.x) / heads;
         spans[threadIdx.x] = row >= begin && row < end ? int2{first_seen(positions[row], a.window), positions[row]} : int2{0, -1};
+        if (threadIdx.x == 0) common = begin == 0 && end == count ? int2{first_seen(last, a.window), positions[begin]} : int2{0, -1};
       }
       copy_page(k_tile, page, index, false);
       for (; index <= last_index; index++) {
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(threads, D > 256 ? 1 : 2) prefill_kernel(const
           multiply_add(s[1][1], q1.x, q1.y, q1.z, q1.w, k.z, k.w);
         }
         const int32_t token = index * page_tokens + part * 16 + 2 * t;
-        const bool whole = alone && index * page_tokens >= all_from && index * page_tokens + page_tokens - 1 <= all_to;
+        const bool whole = index * page_tokens >= common.x && index * page_tokens + page_tokens - 1 <= common.y;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           const int32_t pair = first_pair + g + 8 * i;
