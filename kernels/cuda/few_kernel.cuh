@@ -108,15 +108,25 @@ __device__ __forceinline__ float4 four_of(const float* x) {
   return make_float4(x[0], x[1], x[2], x[3]);
 }
 
-// Rounds rows of x (a sum's slots, or one) into shared memory, zeros up to whole cells.
+// Rounds rows of x (a sum's slots, or one) into shared memory, zeros up to whole cells. A batch's loads are all on their way before the first one is
+// used: one at a time, their latency was most of the time of a small product.
 __device__ __forceinline__ void round_rows(const FewArgs& a, const Shared<0>& s, const float* x) {
-  int32_t words = a.cells * (cell_columns / 4);
-  for (int32_t r = 0; r < a.x_rows; r++, x += a.columns) {
-    for (int32_t i = threadIdx.x; i < words; i += few_warps * 32) {
+  constexpr int batch = 6;
+  int32_t words = a.cells * (cell_columns / 4), total = a.x_rows * words;  // whole warps
+  for (int32_t from = threadIdx.x; from < total; from += batch * few_warps * 32) {
+    float4 v[batch];
+#pragma unroll
+    for (int j = 0; j < batch; j++) {
+      int32_t n = from + j * few_warps * 32, r = n / words, i = n - r * words;
+      v[j] = n < total && 4 * i < a.columns ? four_of(x + int64_t(r) * a.columns + 4 * i) : make_float4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int j = 0; j < batch; j++) {
+      int32_t n = from + j * few_warps * 32;
+      if (n >= total) break;
       GroupOfX group;
-      uint32_t bytes = round_group(4 * i < a.columns ? four_of(x + 4 * i) : make_float4(0, 0, 0, 0), group);
-      reinterpret_cast<uint32_t*>(s.q)[r * words + i] = bytes;
-      if ((i & 7) == 0) s.groups[(r * words + i) >> 3] = group;
+      reinterpret_cast<uint32_t*>(s.q)[n] = round_group(v[j], group);
+      if ((n & 7) == 0) s.groups[n >> 3] = group;
     }
   }
 }

@@ -6,7 +6,7 @@ import { parseArgs } from "node:util";
 interface Launch { start: number; end: number; grid: string; block: number; registers: number; shared: number; name: string }
 
 const { values, positionals } = parseArgs({ allowPositionals: true, options: { steps: { type: "string" }, one: { type: "boolean" } } });
-const launches: Launch[] = (await Bun.file(positionals[0]!).text()).split("\n").filter(Boolean).map((line) => {
+const launches: Launch[] = (await Bun.file(positionals[0]!).text()).split("\n").filter((line) => line.split("\t").length === 7).map((line) => {
   const [start, end, grid, block, registers, shared, name] = line.split("\t") as [string, string, string, string, string, string, string];
   return { start: Number(start), end: Number(end), grid, block: Number(block), registers: Number(registers), shared: Number(shared), name: short(name) };
 }).sort((a, b) => a.start - b.start);

@@ -37,7 +37,6 @@ export class Recordings implements Disposable {
     using stack = new DisposableStack();
     this.#rows = stack.use(new Activations(device, "step", plan.chunk));
     this.#outputs = stack.use(new Activations(device, "output", plan.outputs));
-    this.#outputs.reserve("logits", config.vocabulary, true);
     const input = this.#graph = { config, weights, pools, step: this.#rows, output: this.#outputs };
     this.forward = stack.use(new Stream(device, step));
     if (options.onOp) {
@@ -97,8 +96,10 @@ export class Recordings implements Disposable {
 
   /** Copies logits of output rows [first, first + rows) of the last step: [rows, vocabulary]. After a draw they are the processed ones. */
   logits(first: number, rows: number): Float32Array {
-    const { vocabulary } = this.#graph.config, all = new Float32Array(this.#outputs.buffer("logits").memory);
-    return all.slice(first * vocabulary, (first + rows) * vocabulary);
+    // In device memory: a GPU's draw passes over them several times, and would go through the bus each time.
+    const { vocabulary } = this.#graph.config, found = new Float32Array(new ArrayBuffer(rows * vocabulary * 4));
+    this.#outputs.buffer("logits").read(found, first * vocabulary * 4);
+    return found;
   }
   /** Residual streams of the last step's rows (keepHidden): one [rows, hidden] a layer, then the normed last one. */
   hidden(rows: number): Float32Array[] {
