@@ -44,8 +44,14 @@ struct Product {
 };
 void encode_product(const Product& product, const Run& run);
 
-// The same for all of x's columns as one row, one weight.
-void encode_product(const Tensor& dst, const WeightRef& w, int32_t first, int32_t count, const Activations& x, const Run& run);
+// dst = activation(product) * the same product with rows [up_first, ...) of up, in one launch. False where no kernel does that: many rows, or two types.
+bool encode_product_glu(const Product& product, const WeightRef& up, int32_t up_first, int32_t activation, const Run& run);
+
+// dst (rows, 1, count) = sum over slots of weights (rows, 1, k) * product, in one launch; false likewise.
+bool encode_product_sum(const Product& product, const Tensor& weights, const Run& run);
+
+// The product of one weight with all of x's columns as one row.
+Product product_of(const Tensor& dst, const WeightRef& w, int32_t first, int32_t count, const Activations& x);
 
 void encode_topk(const TopkSoftmaxArgs&, const Run&);
 

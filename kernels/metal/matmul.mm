@@ -8,8 +8,6 @@ namespace {
 bool plain(const WeightRef& w) { return w.dtype == BAO_F32 || w.dtype == BAO_F16 || w.dtype == BAO_BF16; }
 bool int8(const WeightRef& w, int32_t fast) { return fast == 1 && !plain(w); }
 
-constexpr int32_t vector_rows = 8;
-
 }  // namespace
 
 // ---- activations
@@ -35,26 +33,66 @@ bool Activations::bf16(const WeightRef& w) const { return fast_ == 2 && w.dtype 
 
 // ---- one product
 
-void encode_product(const Product& a, const Run& run) {
-  static const char* const vectors[] = {"product_vector_1", "product_vector_2", "product_vector_4", "product_vector_8"};
-  int32_t rows = run.bound(a.dst), slots = a.ids.present() ? a.ids.d2 : 1;
-  if (rows <= 0) return;
-  bool tiles = a.ids.present() ? a.groups.words != nullptr : rows > vector_rows;
-  int32_t step = a.ids.present() || rows == 1 ? 0 : rows == 2 ? 1 : rows <= 4 ? 2 : 3;
-  Launch launch = run.launch("matmul", tiles ? "product_tile" : vectors[step], a.w.dtype);
+namespace {
+
+constexpr int32_t vector_rows = 8;
+bool tiled(const Product& a, const Run& run) { return a.ids.present() ? a.groups.words != nullptr : run.bound(a.dst) > vector_rows; }
+
+// Which of the kernels for 1, 2, 4 and 8 rows serves so many; and the launch of a kernel of matmul.metal.
+int rung(const Product& a, int32_t rows) { return a.ids.present() || rows == 1 ? 0 : rows == 2 ? 1 : rows <= 4 ? 2 : 3; }
+
+struct Second { WeightRef up; int32_t first, activation; Tensor weights; };
+Launch launch_of(const char* kernel, const Product& a, const Second& s, const Run& run) {
+  Launch launch = run.launch("matmul", kernel, a.w.dtype);
   launch.out(0, a.dst).in(1, a.x).in(2, a.w).in(3, a.w.factors, int64_t(a.w.factor_count) * 4).in(4, a.ids).in(5, a.groups.words, a.groups.bytes)
-      .params(ProductParams{rows_of(a.dst), rows_of(a.x), rows_of(a.ids), rows_of(a.w), a.first, a.count, a.bf16, a.groups.words ? a.groups.order_at : 0});
-  if (tiles) return launch.groups((a.count + 63) / 64, a.groups.words ? a.groups.most_tiles : (rows + PRODUCT_TILE - 1) / PRODUCT_TILE, 1, 128);
-  int32_t per_group = step == 0 ? 16 : 8;
-  launch.groups((a.count + per_group - 1) / per_group, a.ids.present() ? int64_t(rows) * slots : 1, 1, 128);
+      .in(6, s.up).in(7, s.up.factors, int64_t(s.up.factor_count) * 4).in(8, s.weights)
+      .params(ProductParams{rows_of(a.dst), rows_of(a.x), rows_of(a.ids), rows_of(s.weights), rows_of(a.w), rows_of(s.up), a.first, s.first, a.count, a.bf16, s.activation,
+                            a.groups.words ? a.groups.order_at : 0});
+  return launch;
 }
 
-void encode_product(const Tensor& dst, const WeightRef& w, int32_t first, int32_t count, const Activations& x, const Run& run) {
+// Threadgroups of 4 simdgroups with `each` results of each row or pair.
+void vector(Launch& launch, const Product& a, int32_t each, int64_t items) { launch.groups((a.count + 4 * each - 1) / (4 * each), items, 1, 128); }
+
+}  // namespace
+
+void encode_product(const Product& a, const Run& run) {
+  static const char* const kernels[] = {"product_vector_1", "product_vector_2", "product_vector_4", "product_vector_8"};
+  int32_t rows = run.bound(a.dst);
+  if (rows <= 0) return;
+  bool tiles = tiled(a, run);
+  int step = rung(a, rows);
+  Launch launch = launch_of(tiles ? "product_tile" : kernels[step], a, Second{}, run);
+  if (!tiles) return vector(launch, a, step == 0 ? 4 : 2, a.ids.present() ? int64_t(rows) * a.ids.d2 : 1);
+  launch.groups((a.count + 63) / 64, a.groups.words ? a.groups.most_tiles : (rows + PRODUCT_TILE - 1) / PRODUCT_TILE, 1, 128);
+}
+
+bool encode_product_glu(const Product& a, const WeightRef& up, int32_t up_first, int32_t activation, const Run& run) {
+  static const char* const kernels[] = {"product_glu_1", "product_glu_2", "product_glu_4", "product_glu_8"};
+  int32_t rows = run.bound(a.dst);
+  if (rows <= 0) return true;
+  if (tiled(a, run) || up.dtype != a.w.dtype) return false;
+  int step = rung(a, rows);
+  Launch launch = launch_of(kernels[step], a, Second{up, up_first, activation, Tensor{}}, run);
+  vector(launch, a, step == 0 ? 2 : 1, a.ids.present() ? int64_t(rows) * a.ids.d2 : 1);
+  return true;
+}
+
+bool encode_product_sum(const Product& a, const Tensor& weights, const Run& run) {
+  int32_t rows = run.bound(a.dst);
+  if (rows <= 0) return true;
+  if (tiled(a, run) || a.w.columns % 16 != 0) return false;
+  Launch launch = launch_of("product_sum", a, Second{WeightRef{}, 0, 0, weights}, run);
+  vector(launch, a, 4, rows);
+  return true;
+}
+
+Product product_of(const Tensor& dst, const WeightRef& w, int32_t first, int32_t count, const Activations& x) {
   Product p{dst, x.of(w), w, first, count, x.bf16(w), Tensor{}, Groups{}};
   p.dst.d1 = p.x.d1 = 1;
   p.dst.d2 = count;
   p.x.d2 = w.columns;
-  encode_product(p, run);
+  return p;
 }
 
 // ---- ops
@@ -63,7 +101,7 @@ namespace {
 
 struct Matmul { MatmulArgs a; Rounding x; };
 void encode_matmul(const Matmul& m, const Run& run) {
-  if (run.bound(m.a.dst) > 0) encode_product(m.a.dst, m.a.w, 0, m.a.w.rows, Activations(m.a.x, m.x, run), run);
+  if (run.bound(m.a.dst) > 0) encode_product(product_of(m.a.dst, m.a.w, 0, m.a.w.rows, Activations(m.a.x, m.x, run)), run);
 }
 
 struct Group { MatmulGroupArgs a; Rounding x; };
@@ -71,7 +109,7 @@ void encode_group(const Group& m, const Run& run) {
   if (run.bound(m.a.x) <= 0) return;
   Activations x(m.a.x, m.x, run);
   for (int i = 0; i < 3; i++) {
-    if (m.a.w[i].present()) encode_product(m.a.dst[i], m.a.w[i], 0, m.a.w[i].rows, x, run);
+    if (m.a.w[i].present()) encode_product(product_of(m.a.dst[i], m.a.w[i], 0, m.a.w[i].rows, x), run);
   }
 }
 
@@ -79,12 +117,13 @@ struct Glu { MatmulGluArgs a; Rounding x; int64_t gate, up; };
 void encode_matmul_glu(const Glu& m, const Run& run) {
   if (run.bound(m.a.dst) <= 0) return;
   Activations x(m.a.x, m.x, run);
-  int32_t n = int32_t(m.a.dst.columns());
+  int32_t n = int32_t(m.a.dst.columns()), up_first = m.a.up.present() ? 0 : n;
+  const WeightRef& w = m.a.up.present() ? m.a.up : m.a.gate;
+  if (encode_product_glu(product_of(m.a.dst, m.a.gate, 0, n, x), w, up_first, m.a.activation, run)) return;
   Tensor gate = run.scratch_tensor(m.gate, m.a.dst, 1, n), up = run.scratch_tensor(m.up, m.a.dst, 1, n), dst = m.a.dst;
   dst.d1 = 1, dst.d2 = n;
-  encode_product(gate, m.a.gate, 0, n, x, run);
-  if (m.a.up.present()) encode_product(up, m.a.up, 0, n, x, run);
-  else encode_product(up, m.a.gate, n, n, x, run);
+  encode_product(product_of(gate, m.a.gate, 0, n, x), run);
+  encode_product(product_of(up, w, up_first, n, x), run);
   encode_glu(GluArgs{dst, gate, up, m.a.activation}, run);
 }
 
@@ -92,7 +131,7 @@ struct Router { RouterArgs a; Rounding x; int64_t logits; };
 void encode_router(const Router& m, const Run& run) {
   if (run.bound(m.a.ids) <= 0) return;
   Tensor logits = run.scratch_tensor(m.logits, m.a.ids, 1, m.a.w.rows);
-  encode_product(logits, m.a.w, 0, m.a.w.rows, Activations(m.a.x, m.x, run), run);
+  encode_product(product_of(logits, m.a.w, 0, m.a.w.rows, Activations(m.a.x, m.x, run)), run);
   encode_topk(TopkSoftmaxArgs{m.a.ids, m.a.weights, logits, m.a.renormalise}, run);
 }
 

@@ -20,13 +20,16 @@
 #define BAO_BIAS 0
 #endif
 
+// Loops over what lies in registers.
+#define UNROLL _Pragma("clang loop unroll(full)")
+
 // First column of piece u's first octet: an octet's place among the OCTET_GAP columns, in groups of twice as many.
-inline int32_t piece_column(int32_t u) {
-  const int32_t octets = OCTET_GAP / 8;
-  return u / octets * (2 * OCTET_GAP) + u % octets * 8;
+inline int32_t piece_column(uint32_t u) {
+  const uint32_t octets = OCTET_GAP / 8;
+  return int32_t(u / octets * (2 * OCTET_GAP) + u % octets * 8);
 }
 
-// Four bytes. Blocks of a multiple of 4 bytes are aligned as their weight is; all but MXFP4's of 17 bytes begin at even addresses.
+// Four bytes. Blocks of a multiple of 4 bytes are aligned as their rows are; all but MXFP4's of 17 bytes begin at even addresses.
 inline uint32_t word_at(device const uint8_t *p, bool aligned) {
 #if BAO_DTYPE == 39
   return uint32_t(p[0]) | uint32_t(p[1]) << 8 | uint32_t(p[2]) << 16 | uint32_t(p[3]) << 24;
@@ -43,15 +46,15 @@ inline float half_of(uint16_t bits) { return float(as_type<half>(bits)); }
 // Byte i of eight in two words.
 inline uint32_t byte_of(thread const uint32_t *words, int i) { return (words[i >> 2] >> (8 * (i & 3))) & 255u; }
 
-// Piece u of a row whose columns are a multiple of 16. aligned: the weight begins at a multiple of 4.
-inline void load_piece(device const uint8_t *row, int32_t u, bool aligned, thread float *q, thread float *scale, thread float *bias) {
+// Piece u of a row whose columns are a multiple of 16. aligned: rows begin at multiples of 4.
+inline void load_piece(device const uint8_t *row, uint32_t u, bool aligned, thread float *q, thread float *scale, thread float *bias) {
   bias[0] = bias[1] = 0.0f;
 #ifdef BAO_PLAIN
   scale[0] = scale[1] = 1.0f;
 #if BAO_DTYPE == 0
-  for (int i = 0; i < 16; i++) q[i] = as_type<float>(word_at(row + (u * 16 + i) * 4, aligned));
+  UNROLL for (int i = 0; i < 16; i++) q[i] = as_type<float>(word_at(row + (u * 16 + i) * 4, aligned));
 #else
-  for (int i = 0; i < 8; i++) {
+  UNROLL for (int i = 0; i < 8; i++) {
     device const uint8_t *p = row + (u * 16 + i * 2) * 2;
     const uint32_t both = aligned ? *(device const uint32_t *)p : word_at(p, false);
 #if BAO_DTYPE == 1
@@ -65,12 +68,12 @@ inline void load_piece(device const uint8_t *row, int32_t u, bool aligned, threa
 #endif
 #else
   device const Format::Block *b = (device const Format::Block *)row + u * 16 / Format::elements;
-  const int32_t at = u % (Format::elements / 16);  // this piece of the block's
+  const int32_t at = int32_t(u % (Format::elements / 16));  // this piece of the block's
 #if BAO_DTYPE == 8
   scale[0] = scale[1] = half_of(b->d);
-  for (int i = 0; i < 4; i++) {
+  UNROLL for (int i = 0; i < 4; i++) {
     const uint32_t codes = word_at((device const uint8_t *)b->qs + at * 16 + i * 4, aligned);
-    for (int j = 0; j < 4; j++) q[4 * i + j] = float(int32_t(codes << (24 - 8 * j)) >> 24);
+    UNROLL for (int j = 0; j < 4; j++) q[4 * i + j] = float(int32_t(codes << (24 - 8 * j)) >> 24);
   }
 #elif BAO_DTYPE == 10 || BAO_DTYPE == 11 || BAO_DTYPE == 14
   // Of 128 columns (n): 8 bytes at `part` hold columns 32 k + part ..., k = m and m + 2.
@@ -83,7 +86,7 @@ inline void load_piece(device const uint8_t *row, int32_t u, bool aligned, threa
   scale[1] = d * float(b->scales[j + 4]);
   bias[0] = -32.0f * scale[0];
   bias[1] = -32.0f * scale[1];
-  for (int i = 0; i < 8; i++) {
+  UNROLL for (int i = 0; i < 8; i++) {
     const uint32_t l = byte_of(low, i), h = byte_of(high, i);
     q[i] = float((l & 15u) | (h & 3u) << 4);
     q[8 + i] = float(l >> 4 | (h & 48u));
@@ -97,7 +100,7 @@ inline void load_piece(device const uint8_t *row, int32_t u, bool aligned, threa
   scale[1] = d * float(b->scales[j + 4] & 15);
   bias[0] = -minimum * float(b->scales[j] >> 4);
   bias[1] = -minimum * float(b->scales[j + 4] >> 4);
-  for (int i = 0; i < 8; i++) {
+  UNROLL for (int i = 0; i < 8; i++) {
     const uint32_t c = byte_of(codes, i);
     q[i] = float(c & 3u);
     q[8 + i] = float(c >> 4 & 3u);
@@ -109,7 +112,7 @@ inline void load_piece(device const uint8_t *row, int32_t u, bool aligned, threa
   scale[1] = d * float(Format::scale(b, j + 4));
   bias[0] = -4.0f * scale[0];
   bias[1] = -4.0f * scale[1];
-  for (int i = 0; i < 8; i++) {
+  UNROLL for (int i = 0; i < 8; i++) {
     const uint32_t c = byte_of(codes, i), h = byte_of(high, i);
     q[i] = float((c & 3u) | (h & 1u) << 2);
     q[8 + i] = float((c >> 4 & 3u) | (h & 4u));
@@ -152,7 +155,7 @@ inline void load_piece(device const uint8_t *row, int32_t u, bool aligned, threa
   device const uint8_t *qh = b->qh + (at & 3) * 8;
   const uint32_t fifth[2] = {word_at(qh, aligned) >> j, word_at(qh + 4, aligned) >> j};
 #endif
-  for (int i = 0; i < 8; i++) {
+  UNROLL for (int i = 0; i < 8; i++) {
     const uint32_t c = byte_of(codes, i);
 #if BAO_DTYPE == 20 || BAO_DTYPE == 23
     q[i] = float(iq4_value(int(c & 15u)));

@@ -87,7 +87,7 @@ kernel void group_place(GROUP_PARAMS) {
     device int32_t *out = words + GROUP_TILES + 3 * (tile + t);
     out[0] = group;
     out[1] = start + t * PRODUCT_TILE;
-    out[2] = min(PRODUCT_TILE, count - t * PRODUCT_TILE);
+    out[2] = min(int32_t(PRODUCT_TILE), count - t * PRODUCT_TILE);
   }
   for (int32_t i0 = 0; i0 < pairs; i0 += 32) {
     const bool here = i0 + lane < pairs && in_group(ids, p, i0 + lane, group);

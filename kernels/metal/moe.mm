@@ -45,15 +45,15 @@ void encode_sum(const MoeSumArgs& a, const Run& run) {
       .threads(a.x.d2, run.bound(a.dst), 1, group_for(a.x.d2));
 }
 
-void multiply(const Tensor& dst, const WeightRef& w, int32_t first, int32_t count, const Activations& x, const Tensor& ids, const Groups& groups, const Run& run) {
-  encode_product(Product{dst, x.of(w), w, first, count, x.bf16(w), ids, groups}, run);
+Product product_of(const Tensor& dst, const WeightRef& w, int32_t first, int32_t count, const Activations& x, const Tensor& ids, const Groups& groups) {
+  return Product{dst, x.of(w), w, first, count, x.bf16(w), ids, groups};
 }
 
 struct Moe { MoeMatmulArgs a; Rounding x; int64_t groups; };
 void encode_moe(const Moe& m, const Run& run) {
   if (run.bound(m.a.dst) <= 0) return;
   Activations x(m.a.x, m.x, run);
-  multiply(m.a.dst, m.a.w, 0, m.a.w.rows, x, m.a.ids, encode_groups(m.a.ids, m.a.w.experts, m.groups, run), run);
+  encode_product(product_of(m.a.dst, m.a.w, 0, m.a.w.rows, x, m.a.ids, encode_groups(m.a.ids, m.a.w.experts, m.groups, run)), run);
 }
 
 struct MoeGlu { MoeMatmulGluArgs a; Rounding x; int64_t groups, gate, up; };
@@ -61,11 +61,12 @@ void encode_moe_glu(const MoeGlu& m, const Run& run) {
   if (run.bound(m.a.dst) <= 0) return;
   Activations x(m.a.x, m.x, run);
   Groups groups = encode_groups(m.a.ids, m.a.gate.experts, m.groups, run);
-  int32_t n = m.a.dst.d2, k = m.a.ids.d2;
+  int32_t n = m.a.dst.d2, k = m.a.ids.d2, up_first = m.a.up.present() ? 0 : n;
+  const WeightRef& w = m.a.up.present() ? m.a.up : m.a.gate;
+  if (encode_product_glu(product_of(m.a.dst, m.a.gate, 0, n, x, m.a.ids, groups), w, up_first, m.a.activation, run)) return;
   Tensor gate = run.scratch_tensor(m.gate, m.a.dst, k, n), up = run.scratch_tensor(m.up, m.a.dst, k, n);
-  multiply(gate, m.a.gate, 0, n, x, m.a.ids, groups, run);
-  if (m.a.up.present()) multiply(up, m.a.up, 0, n, x, m.a.ids, groups, run);
-  else multiply(up, m.a.gate, n, n, x, m.a.ids, groups, run);
+  encode_product(product_of(gate, m.a.gate, 0, n, x, m.a.ids, groups), run);
+  encode_product(product_of(up, w, up_first, n, x, m.a.ids, groups), run);
   encode_glu(GluArgs{m.a.dst, gate, up, m.a.activation}, run);
 }
 
@@ -73,8 +74,10 @@ struct MoeMatmulSum { MoeMatmulSumArgs a; Rounding x; int64_t groups, parts; };
 void encode_matmul_sum(const MoeMatmulSum& m, const Run& run) {
   if (run.bound(m.a.dst) <= 0) return;
   Activations x(m.a.x, m.x, run);
+  Groups groups = encode_groups(m.a.ids, m.a.w.experts, m.groups, run);
+  if (encode_product_sum(product_of(m.a.dst, m.a.w, 0, m.a.w.rows, x, m.a.ids, groups), m.a.weights, run)) return;
   Tensor parts = run.scratch_tensor(m.parts, m.a.dst, m.a.ids.d2, m.a.w.rows);
-  multiply(parts, m.a.w, 0, m.a.w.rows, x, m.a.ids, encode_groups(m.a.ids, m.a.w.experts, m.groups, run), run);
+  encode_product(product_of(parts, m.a.w, 0, m.a.w.rows, x, m.a.ids, groups), run);
   encode_sum(MoeSumArgs{m.a.dst, parts, m.a.weights}, run);
 }
 

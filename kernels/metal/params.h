@@ -73,9 +73,9 @@ struct EmbedParams { Rows dst; WeightRows w; float scale; };
 
 // matmul.metal: see Product in matmul.h. order_at: where the groups list their pairs, 0: none.
 struct ProductParams {
-  Rows dst, x, ids;
-  WeightRows w;
-  int32_t first, count, bf16, order_at;
+  Rows dst, x, ids, weights;
+  WeightRows w, up;
+  int32_t first, up_first, count, bf16, activation, order_at;
 };
 struct RoundParams { Rows dst, x; };
 enum { PRODUCT_TILE = 32 /* rows or pairs of a tile */, GROUP_TILES = 4 /* where the groups list their tiles */ };
