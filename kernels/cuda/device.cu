@@ -140,11 +140,13 @@ int32_t CudaBackend::step_made(Step& step, const char* f) {
 
 Run CudaBackend::run_of(const Stream& stream, int32_t rows, int32_t outputs) const {
   const StepMemory& step = *static_cast<StepMemory*>(stream.step->state.get());
-  return Run{&step.current->ref, stream.scratch, stream_, rows, outputs, properties_.multiProcessorCount, overlap_, tickets_, step.short_runs};
+  return Run{&step.current->ref, stream.scratch, stream_, rows, outputs, properties_.multiProcessorCount, overlap_, tickets_, nullptr, step.short_runs};
 }
 
 void CudaBackend::launch_stages(Stream& stream, int32_t rows, int32_t outputs, bool timed) {
   Run run = run_of(stream, rows, outputs);
+  LaunchOrder order;
+  run.order = &order;
   Current* current = static_cast<StepMemory*>(stream.step->state.get())->current;
   StreamMemory* memory = static_cast<StreamMemory*>(stream.state.get());
   // Steps of few rows are over before anybody could cancel them: their only check is at their start.
@@ -153,6 +155,8 @@ void CudaBackend::launch_stages(Stream& stream, int32_t rows, int32_t outputs, b
   for (const Stage& stage : stream.stages) {
     if (timed && stage.op != op) cudaEventRecord(memory->times[size_t(op = stage.op)], stream_);
     if (checks && count++ % 8 == 7) launch_cancel_check(current, stream_);
+    order.before = order.now;
+    order.now = Launched{};
     stage.run(stage.args.get(), run, 0);
   }
   if (timed) cudaEventRecord(memory->times[stream.ops.size()], stream_);

@@ -97,7 +97,8 @@ bool launch_few(FewArgs& a, int64_t scratch, const Run& run) {
   }
 
   // A block rounds one row itself: more are rounded once for all blocks.
-  if (n > 0 || int64_t(a.x_rows) * a.columns > 8192) {
+  if (n > 0 || int64_t(a.x_rows) * a.columns > few_rounds) {
+    a.apart = false;
     int64_t total = int64_t(a.x.d0 < few_rows ? a.x.d0 : few_rows) * a.x.columns();
     int8_t* q = reinterpret_cast<int8_t*>(run.scratch + scratch);
     GroupOfX* groups = reinterpret_cast<GroupOfX*>(run.scratch + scratch + (total + 127) / 128 * 128);

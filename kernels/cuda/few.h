@@ -5,7 +5,7 @@
 
 namespace bao {
 
-constexpr int32_t few_rows = 16, few_warps = 8, few_stages = 3;
+constexpr int32_t few_rows = 32, few_rounds = 8192, few_warps = 8, few_stages = 3;
 
 // One group of 32 activations: their scale, and the sums of their bytes (first 16, last 16, all).
 struct alignas(16) GroupOfX { float scale, low, high, all; };
@@ -36,6 +36,7 @@ struct FewArgs {
   int32_t split;            // warps that share an item: a power of two
   int32_t stage_bytes;      // of one cell in shared memory
   int32_t x_rows;           // rows in shared memory
+  bool apart;               // beside the launch before: the kernel waits for that one's end before its own
 };
 
 // Fills in a product of x; `columns` of a row (or of a slot of it).

@@ -40,7 +40,18 @@ bool launch_op(const Args& a, FewKind kind, const WeightRef& w, const Few& f, co
   FewArgs p = few_args(kind, a.x, w.columns);
   p.ids = ids, p.weights = weights;
   if constexpr (std::is_same_v<Args, MatmulGluArgs> || std::is_same_v<Args, MoeMatmulGluArgs>) p.activation = a.activation;
-  return add(p, a) && launch_few(p, f.x, run);
+  if (!add(p, a)) return false;
+  // One row, rounded by the kernel itself: a single launch without scratch, which may run beside the one before it.
+  Launched now;
+  now.known = run.bound(p.member[0].dst) == 1 && int64_t(kind == FewKind::sum ? ids.d2 : 1) * p.columns <= few_rounds;
+  now.reads_of(p.x);
+  now.reads_of(ids);
+  now.reads_of(weights);
+  for (int32_t m = 0; m < p.members; m++) now.writes_to(p.member[m].dst);
+  p.apart = now.apart = apart(run.order->before, now);
+  if (!launch_few(p, f.x, run)) return false;
+  run.order->now = now;
+  return true;
 }
 
 }  // namespace

@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(router_threads) router_kernel(const StepRef* s
     int32_t c = i * router_threads + tid;
     weights[i] = 4 * c < columns ? __ldg(w + c) : make_float4(0, 0, 0, 0);
   }
-  let_next_start();
   await_previous();
+  let_next_start();
   int32_t rows = count_of(step, a.ids);
   if (rows <= 0) return;
   for (int32_t r = 0; r < rows; r++) {
@@ -146,6 +146,11 @@ void launch_router(const Router& m, const Run& run) {
   if (w.dtype == BAO_F32 && w.columns % 4 == 0 && w.columns <= 4 * router_threads * router_pieces && w.rows <= router_experts && rows <= router_rows &&
       reinterpret_cast<uintptr_t>(w.data) % 16 == 0) {
     launch(run, router_kernel, dim3(unsigned(w.rows)), dim3(router_threads), 0, run.step, m.a, run.scratch_f32(m.logits), run.tickets);
+    Launched& now = run.order->now;
+    now.known = true;
+    now.reads_of(m.a.x);
+    now.writes_to(m.a.ids);
+    now.writes_to(m.a.weights);
     return;
   }
   if (launch_many(m.a, m.many, run)) return;

@@ -10,6 +10,18 @@
 namespace bao {
 
 constexpr int32_t most_tickets = 16384;
+
+// What an op's launch read and wrote, when it was a single one that let the next start only after its own wait (await_previous).
+struct Launched {
+  struct Span { const char *from, *to; };
+  bool known = false, apart = false;  // apart: it did not wait for the launch before it, but for its end
+  int32_t reads = 0, writes = 0;
+  Span read[4], write[4];
+  static Span span(const Tensor& t) { return {t.data, t.data + int64_t(t.d0) * t.stride}; }
+  void reads_of(const Tensor& t) { if (t.present()) read[reads++] = span(t); }
+  void writes_to(const Tensor& t) { if (t.present()) write[writes++] = span(t); }
+};
+struct LaunchOrder { Launched before, now; };  // the ops before and now
 constexpr int32_t short_run = 8;  // up to this many rows in a row are of one sequence: decode rows, beside prompts
 
 struct Run {
@@ -20,6 +32,7 @@ struct Run {
   int32_t multiprocessors;
   bool overlap;  // launches made by launch() may start before the one before them has ended
   uint32_t* tickets;  // most_tickets zeros: a launch may count its blocks' ends in them, and leaves zeros
+  LaunchOrder* order;
   const int32_t* short_runs;  // device memory: how many rows of the step are in_short_run(), then those rows in ascending order
   int32_t bound(const Tensor& t) const { return t.rows_of == BAO_ROWS_FIXED ? t.d0 : t.rows_of == BAO_ROWS_STEP ? rows : outputs; }
   float* scratch_f32(int64_t offset) const { return reinterpret_cast<float*>(scratch + offset); }
@@ -38,6 +51,20 @@ void stage(Builder& builder, const Args& args) {
 // Rows go over the grid's y, which has a limit: kernels stride over it.
 inline unsigned grid_rows(int32_t rows) { return unsigned(rows < 1 ? 1 : rows > 65535 ? 65535 : rows); }
 inline unsigned blocks_of(int64_t n, int64_t per) { return unsigned((n + per - 1) / per); }
+
+// Whether `now` may run beside the op before it: that one has passed its own wait when this one starts, so all before it has ended.
+inline bool apart(const Launched& before, const Launched& now) {
+  if (!before.known || before.apart || !now.known) return false;
+  auto meet = [](const Launched::Span* a, int32_t n, const Launched::Span* b, int32_t m) {
+    for (int32_t i = 0; i < n; i++) {
+      for (int32_t j = 0; j < m; j++) {
+        if (a[i].from < b[j].to && b[j].from < a[i].to) return true;
+      }
+    }
+    return false;
+  };
+  return !meet(before.write, before.writes, now.read, now.reads) && !meet(before.write, before.writes, now.write, now.writes) && !meet(before.read, before.reads, now.write, now.writes);
+}
 
 #if defined(__CUDACC__)
 
