@@ -131,7 +131,7 @@ class CudaBackend final : public Backend {
   int32_t index_;
   cudaDeviceProp properties_;
   int64_t granularity_ = 2 << 20;
-  bool virtual_memory_ = false, overlap_ = false, eager_ = false;
+  bool virtual_memory_ = false, overlap_ = false, eager_ = false, poison_ = false;
   cudaStream_t stream_ = nullptr;
   int32_t* stop_word_ = nullptr;  // pinned
   uint32_t* tickets_ = nullptr;

@@ -117,6 +117,7 @@ int32_t CudaBackend::open(const char* f) {
   const char* graphs = std::getenv("BAO_CUDA_GRAPHS");
   overlap_ = properties_.major >= 9 && !(overlap && overlap[0] == '0');
   eager_ = graphs && graphs[0] == '0';
+  poison_ = std::getenv("BAO_CUDA_POISON") != nullptr;  // NaNs in scratch before every submit: nothing may be read that was not written
   int supported = 0;
   virtual_memory_ = cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, index_) == cudaSuccess && supported != 0;
   return BAO_OK;
@@ -234,6 +235,7 @@ int32_t CudaBackend::submit(Stream& stream, Graph* graph, int32_t slot, bool con
   if (error == cudaSuccess) {
     cudaGraphExec_t replay = graph ? static_cast<GraphMemory*>(graph->state.get())->graph : timed ? nullptr : replayed(stream, rows, outputs);
     launch_begin(begin, stream_);
+    if (poison_ && stream.scratch) cudaMemsetAsync(stream.scratch, 0xFF, size_t(stream.scratch_capacity), stream_);
     trap_at_submit(stream_);
     if (replay) cudaGraphLaunch(replay, stream_);
     else launch_stages(stream, rows, outputs, timed);
