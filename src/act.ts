@@ -69,6 +69,7 @@ export class Acting implements AsyncIterable<ActPart> {
 
   constructor(private readonly model: Answerer, prompt: string | readonly Message[], private readonly tools: readonly Tool[], private readonly options: ActOptions, private readonly maxRounds: number) {
     const { system } = options;
+    if (system !== undefined && typeof prompt !== "string") throw new UsageError("bad_option", "system: goes in front of a string prompt", "Make it the first message of the conversation.");
     this.#messages = typeof prompt === "string" ? [...(system === undefined ? [] : [{ role: "system", content: system } as const]), { role: "user", content: prompt }] : [...prompt];
   }
 

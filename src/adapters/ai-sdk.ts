@@ -6,7 +6,6 @@ import type {
 import type { FinishReason, GenerateOptions, Prompt, StreamPart, Usage } from "../engine/generate.ts";
 import type { ModelInfo } from "../engine/protocol.ts";
 import { BaoError } from "../errors.ts";
-import { withoutCutCalls } from "../server/cut.ts";
 import { modelName } from "../server/name.ts";
 import { toMessages } from "./ai-sdk-prompt.ts";
 
@@ -84,9 +83,10 @@ function callOf({ info: { chat } }: AdaptedModel, o: LanguageModelV4CallOptions)
   if (o.stopSequences?.length) call.stop = o.stopSequences;
   if (o.abortSignal) call.signal = o.abortSignal;
   if (o.reasoning !== undefined && o.reasoning !== "provider-default") {
-    call.thinking = o.reasoning !== "none";
-    if (call.thinking && chat?.thinking === false) unsupported("reasoning", "This model does not think before it answers.");
-    else if (call.thinking) warnings.push({ type: "compatibility", feature: "reasoning", details: "Thinking is on or off: its effort is up to the model." });
+    const wanted = o.reasoning !== "none";
+    if (wanted && chat?.thinking === false) unsupported("reasoning", "This model does not think before it answers.");
+    else call.thinking = wanted;
+    if (call.thinking) warnings.push({ type: "compatibility", feature: "reasoning", details: "Thinking is on or off: its effort is up to the model." });
   }
   // Guaranteed by a grammar; a schema that cannot be is an error of the engine's.
   if (o.responseFormat?.type === "json") call.responseFormat = o.responseFormat.schema === undefined ? { type: "json_object" } : { type: "json_schema", schema: o.responseFormat.schema as Record<string, unknown> };
@@ -123,7 +123,7 @@ async function* streamed(parts: AsyncIterable<StreamPart>, warnings: SharedV4War
     if (open) yield { type: `${open.kind}-end`, id: open.id };
     open = undefined;
   };
-  for await (const part of withoutCutCalls(parts)) {
+  for await (const part of parts) {
     if (part.type === "text" || part.type === "thought") {
       const kind = part.type === "text" ? "text" : "reasoning";
       if (open?.kind !== kind) {

@@ -109,12 +109,15 @@ export class PartStream {
     return this.drain();
   }
 
-  /** What is left: held-back text, and an error part if a call was not finished. */
-  end(): Part[] {
+  /** What is left: held-back text, and an error part if a call was not finished; none if the answer was `cut`, which is no fault of the model's. */
+  end({ cut = false }: { cut?: boolean } = {}): Part[] {
     this.text(this.decoder.end());
     this.settle();
     if (this.state === "header") this.endHeader();
-    if (this.state === "call") this.fail("the answer ended inside a tool call");
+    if (this.state === "call") {
+      if (cut) this.reset();
+      else this.fail("the answer ended inside a tool call");
+    }
     this.state = "text";
     return this.drain();
   }

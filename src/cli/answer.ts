@@ -1,6 +1,5 @@
 // Shows an answer while it is written, and keeps it: text on stdout, thoughts dimmed on stderr. Never talks to a model.
-import type { StreamPart } from "../engine/generate.ts";
-import type { TokenLogprob } from "../sample/params.ts";
+import type { StreamPart, TokenLogprob } from "../engine/generate.ts";
 import { json, colours, forTerminal, note, noteLine, out } from "./output.ts";
 
 export interface AnswerOptions {

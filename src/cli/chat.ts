@@ -27,7 +27,7 @@ Examples:
   printf 'Hi\\nAnd you?\\n' | bao chat -m gemma.gguf`).options({
     system: text("System message", { group: "Prompt:" }),
     load: text("Conversation to go on with, as /save writes it", { group: "Prompt:" }),
-    thinking: flag("Let the model think before it answers, if it can", { group: "Prompt:" }),
+    thinking: flag("Let the model think before it answers", { group: "Prompt:" }),
     "max-tokens": number("max-tokens", "Tokens of an answer at most", { whole: true, min: 1 }, { alias: "n", group: "Output:" }),
     stop: list("Text that ends an answer (repeatable)", { group: "Output:" }),
     "show-thoughts": flag("Show what the model thinks, on stderr (default on a terminal)", { group: "Output:" }),

@@ -37,7 +37,7 @@ export function builder(y: Argv): Argv {
     prompt: text("The prompt; - = standard input, which is also read when it is piped and no prompt is given", { alias: "p", ...PROMPT }),
     system: text("System message", PROMPT),
     raw: flag("Continue the prompt as it is, without the chat template", PROMPT),
-    thinking: flag("Let the model think before it answers, if it can", PROMPT),
+    thinking: flag("Let the model think before it answers", PROMPT),
     "token-ids": text("Ids as the prompt, as they are (2,17,9); prints ids, and needs no tokenizer", PROMPT),
     "max-tokens": number("max-tokens", "Tokens to generate at most (default: what fits the context; 0 = only run the prompt)", { whole: true, min: 0 }, { alias: "n", ...OUTPUT }),
     stop: list("Text that ends the answer (repeatable)", OUTPUT),

@@ -3,7 +3,7 @@ import { BaoError, UsageError } from "../errors.ts";
 import { PartStream, type Message, type Part, type ToolInput } from "../chat/index.ts";
 import { compileConstraint, type ResponseFormat, type ToolChoice } from "../structured/index.ts";
 import type { TokenMask } from "./mask.ts";
-import { resolveSampling, type Drawn, type SamplingOptions, type TokenLogprob } from "../sample/params.ts";
+import { resolveSampling, type Drawn, type SamplingOptions } from "../sample/params.ts";
 import { requireText, type LocalModel } from "./model.ts";
 import { latestTurns } from "./overflow.ts";
 import type { Session } from "./session.ts";
@@ -23,8 +23,9 @@ export interface GenerateOptions extends SamplingOptions {
   raw?: boolean;
   /** System message in front of a string prompt. */
   system?: string;
-  /** Let the model think first, if it can. */
+  /** Let the model think first. Throws UsageError `thinking_unsupported` for a model that does not. */
   thinking?: boolean;
+  /** Functions that the model may call. Throws UsageError `tools_unsupported` when its chat template does not tell it of them and no call is forced. */
   tools?: readonly ToolInput[];
   /** Whether and which tools are called. Default: as the model sees fit. A call that begins is always one of the tools', with arguments of its schema. */
   toolChoice?: ToolChoice;
@@ -67,6 +68,9 @@ export interface Usage {
 }
 export type FinishReason = "stop" | "length" | "tool_calls" | "abort";
 
+/** A token that might have come, most likely first. `text` is U+FFFD for a part of a character. */
+export interface TokenLogprob { readonly id: number; readonly text: string; readonly logprob: number }
+
 /** A typed piece of an answer. Text and thought parts are deltas. `token` parts come only when log-probabilities were asked for. */
 export type StreamPart =
   | Part
@@ -79,11 +83,13 @@ export function encodePrompt(model: LocalModel, prompt: Prompt, options: Generat
   if (typeof given !== "string" && !Array.isArray(given) && !(typeof given === "object" && given !== null && "ids" in given && Array.isArray(given.ids))) {
     throw new UsageError("bad_prompt", `A prompt is a text, a list of messages, or { ids }; found ${given === null ? "null" : typeof given}`);
   }
+  if (options.system !== undefined && (typeof prompt !== "string" || options.raw)) throw new UsageError("bad_option", "system: goes in front of a string prompt that is not raw", "Make it the first message of the conversation.");
   if (typeof prompt === "object" && "ids" in prompt) return { ...prompt, opensThought: prompt.opensThought ?? false };
   requireText(model);
   if (typeof prompt === "string" && options.raw) return { ids: model.tokenizer.encode(prompt), opensThought: false };
   // A forced call is held to its form by a grammar; a voluntary one would never come.
   if (options.tools?.length && (options.toolChoice ?? "auto") === "auto" && !model.template.supportsTools) throw new UsageError("tools_unsupported", "This model's chat template does not tell it of tools", "Use a model that was trained to call tools, or force a call with toolChoice.");
+  if (options.thinking && !model.template.supportsThinking) throw new UsageError("thinking_unsupported", "This model does not think before it answers", "Leave thinking out: Model.info.chat says what a model's chat template knows of.");
   const messages: readonly Message[] = typeof prompt !== "string" ? prompt
     : [...(options.system === undefined ? [] : [{ role: "system", content: options.system } as const]), { role: "user", content: prompt }];
   const encode = (some: readonly Message[]): EncodedPrompt & { readonly opensThought: boolean } => {
@@ -142,6 +148,7 @@ export async function* generateParts(model: LocalModel, session: Session, prompt
       if (visible !== "") produced.push({ type: "text", text: visible });
     }
   };
+  const piece = (id: number): string => (text ? tokenizer.piece(id) : "");
   const start = Bun.nanoseconds();
   let decodeStart = start;
   /** Takes one token; false when it was the last. */
@@ -152,7 +159,7 @@ export async function* generateParts(model: LocalModel, session: Session, prompt
     }
     checkFinite(drawn, usage.completionTokens);
     usage.completionTokens++;
-    if (sampling.logprobs >= 0) produced.push({ type: "token", id: drawn.id, text: text ? tokenizer.piece(drawn.id) : "", logprob: drawn.logprob!, top: drawn.top! });
+    if (sampling.logprobs >= 0) produced.push({ type: "token", id: drawn.id, text: piece(drawn.id), logprob: drawn.logprob!, top: drawn.top!.map(({ id, logprob }) => ({ id, text: piece(id), logprob })) });
     if (!options.ignoreStop && tokenizer.stopIds.has(drawn.id)) reason = "stop";
     else if (parts) {
       const made = parts.push(drawn.id);
@@ -184,7 +191,7 @@ export async function* generateParts(model: LocalModel, session: Session, prompt
     reason = "abort";
   }
   if (parts && stops.stopped === undefined) {
-    emit(parts.end());
+    emit(parts.end({ cut: reason !== "stop" }));
     const rest = stops.end();
     if (rest !== "") produced.push({ type: "text", text: rest });
     yield* produced;

@@ -81,7 +81,7 @@ export class Runner implements Disposable {
     this.depth = options.depth ?? ((options.device?.backend ?? "cpu") === "cpu" || options.onOp ? 1 : 2);
     const { config, plan } = this;
     if (plan.context > config.contextLength) {
-      throw new UsageError("context_too_large", `A context of ${plan.context} tokens was asked for; the model is trained for ${config.contextLength}`, `Use --ctx ${config.contextLength} or less.`);
+      throw new UsageError("context_too_large", `A context of ${plan.context} tokens was asked for; the model is trained for ${config.contextLength}`, `Use a context of ${config.contextLength} or less (--ctx ${config.contextLength}).`);
     }
     const stack = new DisposableStack();
     try {
@@ -134,7 +134,7 @@ export class Runner implements Disposable {
   reserve(e: BatchEntry): void {
     const { pages, pending } = e.sequence, tokens = pages.length + pending + rowsOf(e);
     if (tokens > this.plan.context) {
-      throw new UsageError("context_length_exceeded", `${tokens} tokens do not fit the context of ${this.plan.context}`, "Use a larger --ctx, or a shorter prompt.");
+      throw new UsageError("context_length_exceeded", `${tokens} tokens do not fit the context of ${this.plan.context}`, "Use a larger context (--ctx), or a shorter prompt.");
     }
     pages.reserve(rowsOf(e), pending);
   }

@@ -212,7 +212,7 @@ export class Scheduler {
       job.drawn++;
       const goOn = work.onToken?.(drawn) ?? true;
       if (!goOn || job.drawn >= (limit ?? Infinity)) this.#end(job);
-      else if (pages.length >= this.runner.plan.context) throw new UsageError("context_length_exceeded", `The context of ${this.runner.plan.context} tokens is full`, "Use a larger --ctx.");
+      else if (pages.length >= this.runner.plan.context) throw new UsageError("context_length_exceeded", `The context of ${this.runner.plan.context} tokens is full`, "Use a larger context (--ctx).");
       else mask?.accept(drawn.id);
     } catch (e) {
       this.#end(job, e);

@@ -93,7 +93,7 @@ export class Session implements Disposable {
     if (ids.length > plan.context) {
       const most = config.contextLength;
       throw new UsageError("context_length_exceeded", `The prompt has ${ids.length} tokens, the context holds ${plan.context}`,
-        ids.length > most ? `Use a shorter prompt: the model is trained for ${most} tokens (--ctx ${most}).` : `Use --ctx ${Math.min(ids.length + 256, most)} (the model allows ${most}), or a shorter prompt.`);
+        ids.length > most ? `Use a shorter prompt: the model is trained for ${most} tokens (--ctx ${most}).` : `Use a larger context (--ctx ${Math.min(ids.length + 256, most)}; the model allows ${most}), or a shorter prompt.`);
     }
     for (const id of ids) {
       if (!Number.isInteger(id) || id < 0 || id >= config.vocabulary) throw new UsageError("bad_token", `Token ${id} is not in the vocabulary of ${config.vocabulary}`);

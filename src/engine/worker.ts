@@ -86,12 +86,12 @@ async function answer(request: number, call: Call, signal: AbortSignal): Promise
 
 async function generate(request: number, call: Extract<Call, { kind: "generate" }>, signal: AbortSignal): Promise<void> {
   const l = loaded(call.model), options = { ...call.options, signal };
-  const prompt = encodePrompt(l.model, call.prompt, options);
+  const prompt = encodePrompt(l.model, call.prompt, options), { system: _, ...rest } = options;
   let began = false;
   try {
     await withSession(l, call.session, signal, async ({ session }) => {
       began = true;
-      for await (const part of generateParts(l.model, session, prompt, options)) self.postMessage({ request, parts: [part] });
+      for await (const part of generateParts(l.model, session, prompt, rest)) self.postMessage({ request, parts: [part] });
     }, prompt.ids);
   } catch (e) {
     if (began || !signal.aborted || options.onAbort !== "stop") throw e;

@@ -82,9 +82,10 @@ export function writeSampler(slot: StepSlot, output: number, s: Sampling, biasSt
   return next;
 }
 
-export interface TokenLogprob { id: number; logprob: number }
+/** One of the most likely tokens of a row. */
+export interface RankedToken { id: number; logprob: number }
 /** What the device drew for one output row. */
-export interface Drawn { id: number; finite: boolean; logprob?: number; top?: TokenLogprob[] }
+export interface Drawn { id: number; finite: boolean; logprob?: number; top?: RankedToken[] }
 
 /** Reads one row of a slot's RESULT field. */
 export function readResult(slot: StepSlot, output: number, withLogprobs: boolean): Drawn {

@@ -2,7 +2,6 @@
 import type { GenerateOptions, Prompt, StreamPart, Usage } from "../engine/generate.ts";
 import type { ModelInfo } from "../engine/protocol.ts";
 import { Admission } from "./admission.ts";
-import { withoutCutCalls } from "./cut.ts";
 import { apiError, type FieldNames } from "./errors.ts";
 import { Metrics } from "./metrics.ts";
 
@@ -10,7 +9,6 @@ import { Metrics } from "./metrics.ts";
 export interface ServedModel {
   readonly info: Pick<ModelInfo, "path" | "name" | "architecture" | "contextLength" | "vocabulary" | "chat"> & { readonly plan: Pick<ModelInfo["plan"], "context" | "sequences"> };
   generate(prompt: Prompt, options?: GenerateOptions): AsyncIterable<StreamPart>;
-  detokenize(ids: readonly number[], options?: { special?: boolean }): Promise<string>;
   embed?(inputs: readonly (string | { readonly ids: readonly number[] })[], options?: { signal?: AbortSignal }): Promise<readonly { readonly vector: Float32Array; readonly tokens: number }[]>;
 }
 
@@ -62,12 +60,12 @@ export async function* answer(serving: Serving, jobs: readonly Job[], signal: Ab
 
 async function* indexedParts(model: ServedModel, job: Job, index: number, signal: AbortSignal): AsyncGenerator<Indexed, void> {
   if (!job.firstCallOnly) {
-    for await (const part of withoutCutCalls(model.generate(job.prompt, { ...job.options, signal }))) yield { index, part };
+    for await (const part of model.generate(job.prompt, { ...job.options, signal })) yield { index, part };
     return;
   }
   const enough = new AbortController();
   let called = false;
-  for await (const part of withoutCutCalls(model.generate(job.prompt, { ...job.options, signal: AbortSignal.any([signal, enough.signal]), onAbort: "stop" }))) {
+  for await (const part of model.generate(job.prompt, { ...job.options, signal: AbortSignal.any([signal, enough.signal]), onAbort: "stop" })) {
     if (part.type === "finish") yield { index, part: called && part.reason === "abort" ? { ...part, reason: "tool_calls" } : part };
     else if (!called) yield { index, part };
     if (part.type === "tool_call") {

@@ -5,7 +5,7 @@ import { answer, newId, nowSeconds, timingsOf, usageOf, type Finish, type Job, t
 import { ApiError, malformedCall } from "./errors.ts";
 import { effortField, harmlessFields, maxTokensField, samplingFields, samplingOptions, stopField, thinkingOf } from "./fields.ts";
 import { formatField, formatOf, formOptions, functionSpec, toolChoiceField, toolInput } from "./form.ts";
-import { chatLogprobs, PendingTokens, TokenTexts } from "./logprobs.ts";
+import { chatLogprobs, PendingTokens } from "./logprobs.ts";
 import { messageSchema, toMessage } from "./messages.ts";
 import { event } from "./sse.ts";
 import { harmless, refused, validate } from "./validate.ts";
@@ -63,13 +63,13 @@ interface Choice { index: number; delta: Delta; logprobs: object[]; finish?: Fin
 
 /** Parts of all choices as deltas of messages. */
 async function* deltas(serving: Serving, r: ChatRequest, signal: AbortSignal): AsyncGenerator<Choice, void> {
-  const jobs = chatJobs(serving.model, r), texts = new TokenTexts(serving.model);
+  const jobs = chatJobs(serving.model, r);
   const state = jobs.map(() => ({ tokens: new PendingTokens(), calls: 0 }));
   for await (const { index, part } of answer(serving, jobs, signal, CHAT_FIELDS)) {
     const { tokens } = state[index]!;
     switch (part.type) {
       case "token": tokens.push(part); break;
-      case "text": yield { index, delta: { content: part.text }, logprobs: await chatLogprobs(tokens.take(), texts) }; break;
+      case "text": yield { index, delta: { content: part.text }, logprobs: chatLogprobs(tokens.take()) }; break;
       case "thought": tokens.drop(); yield { index, delta: { reasoning_content: part.text }, logprobs: [] }; break;
       case "tool_call": {
         tokens.drop();
@@ -80,7 +80,7 @@ async function* deltas(serving: Serving, r: ChatRequest, signal: AbortSignal): A
       case "error": throw malformedCall(part);
       case "finish": {
         // What is left are tokens whose text a stop text swallowed, or the model's own stop token, which is no part of the answer.
-        const rest = part.reason === "length" ? await chatLogprobs(tokens.take(), texts) : [];
+        const rest = part.reason === "length" ? chatLogprobs(tokens.take()) : [];
         yield { index, delta: {}, logprobs: rest, finish: part };
       }
     }

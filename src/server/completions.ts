@@ -3,7 +3,7 @@ import { z } from "zod";
 import type { GenerateOptions, Prompt } from "../engine/generate.ts";
 import { answer, newId, nowSeconds, timingsOf, usageOf, type Finish, type Job, type Serving } from "./answer.ts";
 import { harmlessFields, maxTokensField, samplingFields, samplingOptions, stopField } from "./fields.ts";
-import { completionLogprobs, PendingTokens, TokenTexts } from "./logprobs.ts";
+import { completionLogprobs, PendingTokens } from "./logprobs.ts";
 import { event } from "./sse.ts";
 import { harmless, refused, validate } from "./validate.ts";
 
@@ -38,26 +38,25 @@ function jobsOf(r: CompletionRequest): Job[] {
   });
 }
 
-type Logprobs = Awaited<ReturnType<typeof completionLogprobs>>;
+type Logprobs = ReturnType<typeof completionLogprobs>;
 interface Piece { index: number; text: string; logprobs: Logprobs | null; finish?: Finish }
 
 async function* pieces(serving: Serving, r: CompletionRequest, jobs: readonly Job[], signal: AbortSignal): AsyncGenerator<Piece, void> {
-  const texts = new TokenTexts(serving.model);
   const state = jobs.map(() => ({ tokens: new PendingTokens(), characters: 0 }));
   for await (const { index, part } of answer(serving, jobs, signal, COMPLETION_FIELDS)) {
     const s = state[index]!;
-    const logprobs = async (): Promise<Logprobs | null> => {
+    const logprobs = (): Logprobs | null => {
       if (r.logprobs === undefined) return null;
-      const made = await completionLogprobs(s.tokens.take(), texts, s.characters);
+      const made = completionLogprobs(s.tokens.take(), s.characters);
       s.characters += made.tokens.reduce((n, t) => n + t.length, 0);
       return made;
     };
     // This API has one text: what a model marks as a thought or a call is left out of it.
     if (part.type === "token") s.tokens.push(part);
-    else if (part.type === "text") yield { index, text: part.text, logprobs: await logprobs() };
+    else if (part.type === "text") yield { index, text: part.text, logprobs: logprobs() };
     else if (part.type === "finish") {
       if (part.reason !== "length") s.tokens.drop();
-      yield { index, text: "", logprobs: await logprobs(), finish: part };
+      yield { index, text: "", logprobs: logprobs(), finish: part };
     }
   }
 }

@@ -32,13 +32,15 @@ const snake = (name: string): string => name.replace(/[A-Z]/g, (c) => `_${c.toLo
 export function apiError(e: unknown, fields: FieldNames): ApiError {
   if (e instanceof ApiError) return e;
   if (!(e instanceof BaoError)) return new ApiError(500, "internal_error", "The server failed; its log says how.");
-  const message = e.hint === "" ? e.message : `${e.message}. ${e.hint}`;
+  // Hints about memory and context are for whoever runs the server, who finds them in its log.
+  const operator = e instanceof ResourceError || e.code === "no_session" || e.code === "context_length_exceeded";
+  const message = e.hint === "" || operator ? e.message : `${e.message}. ${e.hint}`;
   if (e instanceof DisposedError) return new ApiError(503, "shutting_down", "The model is being unloaded.");
   if (e.code === "no_session") return new ApiError(503, e.code, message);
   if (e instanceof ResourceError) return new ApiError(503, e.code, message, null, { headers: { "Retry-After": "1" } });
   if (!(e instanceof UsageError)) return new ApiError(500, e.code, message);
   // Agents look for this sentence to know that they must shorten the conversation.
-  if (e.code === "context_length_exceeded") return new ApiError(400, e.code, `This model's maximum context length was exceeded. ${message}`, fields.prompt);
+  if (e.code === "context_length_exceeded") return new ApiError(400, e.code, `This model's maximum context length was exceeded. ${message}. Shorten the conversation.`, fields.prompt);
   const param = paramOf(e, fields);
   // The engine names options in its own spelling.
   return new ApiError(400, e.code, param !== null && /^bad_/.test(e.code) ? message.replace(/^\w+(?=: )/, param) : message, param);

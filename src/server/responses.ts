@@ -2,7 +2,7 @@
 import type { StreamPart } from "../engine/generate.ts";
 import { answer, newId, nowSeconds, timingsOf, type Finish, type Serving } from "./answer.ts";
 import { ApiError, malformedCall } from "./errors.ts";
-import { chatLogprobs, PendingTokens, TokenTexts } from "./logprobs.ts";
+import { chatLogprobs, PendingTokens } from "./logprobs.ts";
 import { responsesJob, wantsLogprobs, RESPONSES_FIELDS, type ResponsesRequest } from "./responses-request.ts";
 import { event } from "./sse.ts";
 
@@ -107,14 +107,14 @@ class Writing {
 
 /** Everything that happens to one response. Throws ApiError. */
 async function* happenings(serving: Serving, r: ResponsesRequest, writing: Writing, signal: AbortSignal): AsyncGenerator<Event, void> {
-  const tokens = new PendingTokens(), texts = new TokenTexts(serving.model), logprobs = wantsLogprobs(r);
+  const tokens = new PendingTokens(), logprobs = wantsLogprobs(r);
   let begun = false;
   for await (const { part } of answer(serving, [responsesJob(serving.model, r)], signal, RESPONSES_FIELDS)) {
     if (!begun) yield* writing.begin();
     begun = true;
     switch (part.type) {
       case "token": tokens.push(part); break;
-      case "text": yield* writing.text("message", part.text, logprobs ? await chatLogprobs(tokens.take(), texts) : []); break;
+      case "text": yield* writing.text("message", part.text, logprobs ? chatLogprobs(tokens.take()) : []); break;
       case "thought": tokens.drop(); yield* writing.text("reasoning", part.text, []); break;
       case "tool_call": tokens.drop(); yield* writing.call(part); break;
       case "error": throw malformedCall(part);

@@ -170,7 +170,7 @@ describe("a context of 128", () => {
 
   test("the hint to a prompt beyond the model's own length does not offer a context that would be refused", async () => {
     const { contextLength } = model.runner.config;
-    for (const [length, hint] of [[contextLength + 1, /shorter prompt/], [contextLength - 10, new RegExp(`--ctx ${contextLength} `)]] as const) {
+    for (const [length, hint] of [[contextLength + 1, /shorter prompt/], [contextLength - 10, new RegExp(`--ctx ${contextLength}\\b`)]] as const) {
       const error = await failure(session.prefill(randomIds(1, length, 512)));
       expect(error.hint).toMatch(hint);
       for (const [, offered] of error.hint!.matchAll(/--ctx (\d+)/g)) expect(Number(offered)).toBeLessThanOrEqual(contextLength);

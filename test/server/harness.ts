@@ -37,7 +37,6 @@ export function scripted(parts: readonly (StreamPart | Error | (() => Promise<vo
         ended.push(options.signal?.aborted ? "aborted" : "whole");
       }
     },
-    detokenize: async (ids) => ids.map((id) => ` t${id}`).join(""),
   };
 }
 

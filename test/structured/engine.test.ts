@@ -1,7 +1,8 @@
 // Thoughts and forms through the whole engine, and what many requests leave behind.
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { load, type Model } from "../../src/index.ts";
-import { DEMO } from "../engine/fixtures.ts";
+import { writeToolModel } from "../chat/tool-model.ts";
+import { DEMO, TemporaryFolder } from "../engine/fixtures.ts";
 import { constraint, demoTokenizer, walk } from "./walk.ts";
 
 setDefaultTimeout(120_000);
@@ -11,6 +12,9 @@ afterAll(async () => { await model.dispose(); });
 
 test("a model that thinks first: the thought is free, the answer after it is bound", async () => {
   const open = demoTokenizer().idOf("<|channel>")!, close = demoTokenizer().idOf("<channel|>")!;
+  using folder = new TemporaryFolder();
+  writeToolModel(folder.file("thinks.gguf"));
+  await using model = await load(folder.file("thinks.gguf"), { device: { threads: 1 }, context: 512, warmup: false });
   const schema = { type: "object", properties: { ok: { type: "boolean" } }, required: ["ok"], additionalProperties: false } as const;
   for (let seed = 1; seed <= 3; seed++) {
     // The embedded model does not think of itself: it is pushed into a thought, and out of it.
