@@ -1,180 +1,278 @@
-// The norms of norm.cu for 16-byte aligned rows of up to 5632 values: one block a (row, head), each value read once and kept in registers,
-// weights read before the launch in front has ended. Never anything that the plain kernels do not give within rounding.
+// The norms of norm.cu for 16-byte aligned rows of up to 5632 values, each read once and kept in registers, weights before the launch in front has
+// ended. A row is one block's, or where rows are few and long that of a cluster of eight. Never anything that the plain kernels do not give within
+// rounding; sums are made in units of 128 values, so both ways give the same bits.
 #include "norm.h"
 
 namespace bao {
 namespace {
 
-constexpr int most_threads = 704, each = 8;  // values a thread, as two groups of four that lie a block apart
+constexpr int unit = 128, most_units = 44, cluster = 8, most_sums = 2;  // a warp holds a unit, four values a lane; or two of them
+constexpr int cluster_rows = 8, cluster_units = 12;                     // clusters are for at most so many rows, of at least so many units
 
-struct alignas(16) Slice { float v[each]; };
+template <int G>
+constexpr int most_threads = 32 * (G == 1 ? (most_units + cluster - 1) / cluster : most_units / G);
 
-__device__ __forceinline__ Slice filled(float value) {
-  Slice s;
+template <int G>
+struct alignas(16) Slice { float v[4 * G]; };
+
+template <int G>
+__device__ __forceinline__ int32_t block_rank() { return G == 1 ? int32_t(blockIdx.x) % cluster : 0; }
+// Where a thread's group j of four values begins.
+template <int G>
+__device__ __forceinline__ int32_t place(int j) { return 4 * int32_t((block_rank<G>() + j) * blockDim.x + threadIdx.x); }
+
+template <int G>
+__device__ __forceinline__ Slice<G> filled(float value) {
+  Slice<G> s;
 #pragma unroll
-  for (int i = 0; i < each; i++) s.v[i] = value;
+  for (int i = 0; i < 4 * G; i++) s.v[i] = value;
   return s;
 }
 
 // A thread's part of n values; `otherwise` beyond them.
-__device__ __forceinline__ Slice load(const float* from, int32_t n, float otherwise = 0.0f) {
-  Slice s = filled(otherwise);
+template <int G>
+__device__ __forceinline__ Slice<G> load(const float* from, int32_t n, float otherwise = 0.0f) {
+  Slice<G> s = filled<G>(otherwise);
 #pragma unroll
-  for (int j = 0; j < each / 4; j++) {
-    int32_t i = 4 * (int32_t(threadIdx.x) + j * int32_t(blockDim.x));
-    if (i < n) *reinterpret_cast<float4*>(s.v + 4 * j) = *reinterpret_cast<const float4*>(from + i);
+  for (int j = 0; j < G; j++) {
+    if (int32_t i = place<G>(j); i < n) *reinterpret_cast<float4*>(s.v + 4 * j) = *reinterpret_cast<const float4*>(from + i);
   }
   return s;
 }
 
-__device__ __forceinline__ Slice weights(const float* w, int32_t n) { return w ? load(w, n, 1.0f) : filled(1.0f); }
+template <int G>
+__device__ __forceinline__ Slice<G> weights(const float* w, int32_t n) { return load<G>(w, w ? n : 0, 1.0f); }
 
-__device__ __forceinline__ void store(float* to, int32_t n, const Slice& s) {
+template <int G>
+__device__ __forceinline__ void store(float* to, int32_t n, const Slice<G>& s) {
 #pragma unroll
-  for (int j = 0; j < each / 4; j++) {
-    int32_t i = 4 * (int32_t(threadIdx.x) + j * int32_t(blockDim.x));
-    if (i < n) *reinterpret_cast<float4*>(to + i) = *reinterpret_cast<const float4*>(s.v + 4 * j);
+  for (int j = 0; j < G; j++) {
+    if (int32_t i = place<G>(j); i < n) *reinterpret_cast<float4*>(to + i) = *reinterpret_cast<const float4*>(s.v + 4 * j);
   }
 }
 
-template <class F>
-__device__ __forceinline__ Slice made(F value) {
-  Slice s;
+template <int G, class F>
+__device__ __forceinline__ Slice<G> made(F value) {
+  Slice<G> s;
 #pragma unroll
-  for (int i = 0; i < each; i++) s.v[i] = value(i);
+  for (int i = 0; i < 4 * G; i++) s.v[i] = value(i);
   return s;
 }
 
-// Sums over the block with one barrier each: two places in turn, because a place is written again only after the barrier of the sum between.
+__device__ __forceinline__ void cluster_begins() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;");
+#endif
+}
+__device__ __forceinline__ void cluster_arrives() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_waits() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+// To the same place of another block of the cluster.
+__device__ __forceinline__ void store_at(float* place, int32_t block, float v) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nst.shared::cluster.f32 [there], %2;\n}" ::"r"(uint32_t(__cvta_generic_to_shared(place))), "r"(block), "f"(v) : "memory");
+#endif
+}
+
+__device__ __forceinline__ float factor(float sum, int32_t n, float eps) { return rsqrtf(sum / float(n) + eps); }
+
+template <int K>
+struct Several { float v[K]; };
+
+// Sums over a row with one barrier each: two places in turn, because a place is written again only after the barrier of the sum between.
+template <int G>
 struct Sums {
-  float2 (*shared)[32];
+  float (*shared)[most_sums][64];
+  int32_t n;
   int turn = 0;
-  __device__ float2 operator()(float2 v) {
-    v.x = warp_sum(v.x);
-    v.y = warp_sum(v.y);
-    float2* mine = shared[turn];
+
+  // value(k, i, sum): sum k and what value i of the thread adds to it.
+  template <int K, class F>
+  __device__ __forceinline__ Several<K> all(F value) {
+    const int32_t lane = threadIdx.x & 31, units = (n + unit - 1) / unit;
+    auto mine = shared[turn];
     turn ^= 1;
-    if ((threadIdx.x & 31) == 0) mine[threadIdx.x >> 5] = v;
-    __syncthreads();
-    float2 sum{0, 0};
-    for (int w = 0; w < int(blockDim.x >> 5); w++) sum.x += mine[w].x, sum.y += mine[w].y;
-    return sum;
-  }
-  static __device__ float squares(const Slice& s) {
-    float sum = 0;
 #pragma unroll
-    for (int i = 0; i < each; i++) sum += s.v[i] * s.v[i];
+    for (int j = 0; j < G; j++) {
+      const int32_t at = place<G>(j) / unit;
+      float part[K];
+#pragma unroll
+      for (int k = 0; k < K; k++) part[k] = warp_sum(value(k, 4 * j + 3, value(k, 4 * j + 2, value(k, 4 * j + 1, value(k, 4 * j, 0.0f)))));
+      if (at >= units) continue;
+#pragma unroll
+      for (int k = 0; k < K; k++) {
+        if constexpr (G == 1) {
+          if (lane < cluster) store_at(&mine[k][at], lane, part[k]);
+        } else if (lane == 0) {
+          mine[k][at] = part[k];
+        }
+      }
+    }
+    if constexpr (G == 1) {
+      __syncwarp();
+      cluster_arrives();
+      cluster_waits();
+    } else {
+      __syncthreads();
+    }
+    Several<K> sum;
+#pragma unroll
+    for (int k = 0; k < K; k++) sum.v[k] = (lane < units ? mine[k][lane] : 0.0f) + (lane + 32 < units ? mine[k][lane + 32] : 0.0f);
+#pragma unroll
+    for (int k = 0; k < K; k++) sum.v[k] = warp_sum(sum.v[k]);
     return sum;
   }
-  static __device__ float factor(float sum, int32_t n, float eps) { return 1.0f / sqrtf(sum / float(n) + eps); }
-  __device__ float factor_of(const Slice& s, int32_t n, float eps) { return factor((*this)(float2{squares(s), 0}).x, n, eps); }
+  __device__ __forceinline__ float factor_of(const Slice<G>& s, float eps) {
+    return factor(all<1>([&](int, int i, float sum) { return __fmaf_rn(s.v[i], s.v[i], sum); }).v[0], n, eps);
+  }
 };
 
-template <class Body>
-__device__ __forceinline__ void each_head(const StepRef* step, const Tensor& t, Body body) {
-  __shared__ float2 shared[2][32];
+// fetch(r, o) loads what row r has, body(what, r, o, sums) does the rest. The first row is on its way before the count of rows is known: operands have it.
+template <int G, class Fetch, class Body>
+__device__ __forceinline__ void each_head(const StepRef* step, const Tensor& t, Fetch fetch, Body body) {
+  __shared__ float shared[2][most_sums][64];
+  if constexpr (G == 1) cluster_begins();
   await_previous();
   let_next_start();
-  Sums sums{shared};
-  int32_t rows = count_of(step, t);
-  for (int32_t r = blockIdx.y; r < rows; r += gridDim.y) body(r, int64_t(blockIdx.x) * t.d2, sums);
+  const int64_t o = int64_t(G == 1 ? blockIdx.x / cluster : blockIdx.x) * t.d2;
+  auto row = fetch(int32_t(blockIdx.y), o);
+  const int32_t rows = count_of(step, t);
+  Sums<G> sums{shared, t.d2};
+  if constexpr (G == 1) cluster_waits();  // all its blocks have begun: their shared memory is there
+  for (int32_t r = blockIdx.y; r < rows; r += gridDim.y) {
+    if (r != int32_t(blockIdx.y)) row = fetch(r, o);
+    body(row, r, o, sums);
+  }
 }
 
-__global__ void __launch_bounds__(most_threads) rms_norm_kernel(const StepRef* step, RmsNormArgs a) {
-  int32_t n = a.dst.d2;
-  Slice w = weights(a.w, n);
-  each_head(step, a.dst, [&](int32_t r, int64_t o, Sums& sums) {
-    Slice x = load(a.x.f32(r) + o, n);
-    float factor = sums.factor_of(x, n, a.eps);
-    store(a.dst.f32(r) + o, n, made([&](int i) { return x.v[i] * factor * a.scale * w.v[i]; }));
+template <int G>
+struct One { Slice<G> x; };
+template <int G>
+struct Two { Slice<G> x, residual; };
+template <int G>
+struct Three { Slice<G> a, b, residual; };
+
+template <int G>
+__global__ void __launch_bounds__(most_threads<G>) rms_norm_kernel(const StepRef* step, RmsNormArgs a) {
+  const int32_t n = a.dst.d2;
+  const auto w = weights<G>(a.w, n);
+  each_head<G>(step, a.dst, [&](int32_t r, int64_t o) { return One<G>{load<G>(a.x.f32(r) + o, n)}; }, [&](const One<G>& in, int32_t r, int64_t o, Sums<G>& sums) {
+    const float f = sums.factor_of(in.x, a.eps) * a.scale;
+    store<G>(a.dst.f32(r) + o, n, made<G>([&](int i) { return in.x.v[i] * f * w.v[i]; }));
   });
 }
 
-__global__ void __launch_bounds__(most_threads) norm_add_kernel(const StepRef* step, NormAddArgs a) {
-  int32_t n = a.dst.d2;
-  Slice w = weights(a.w, n);
-  each_head(step, a.dst, [&](int32_t r, int64_t o, Sums& sums) {
-    Slice x = load(a.x.f32(r) + o, n), residual = load(a.residual.f32(r) + o, n);
-    float factor = sums.factor_of(x, n, a.eps);
-    store(a.dst.f32(r) + o, n, made([&](int i) { return (residual.v[i] + x.v[i] * factor * w.v[i]) * a.scale; }));
+template <int G>
+__global__ void __launch_bounds__(most_threads<G>) norm_add_kernel(const StepRef* step, NormAddArgs a) {
+  const int32_t n = a.dst.d2;
+  const auto w = weights<G>(a.w, n);
+  each_head<G>(step, a.dst, [&](int32_t r, int64_t o) { return Two<G>{load<G>(a.x.f32(r) + o, n), load<G>(a.residual.f32(r) + o, n)}; }, [&](const Two<G>& in, int32_t r, int64_t o, Sums<G>& sums) {
+    const float f = sums.factor_of(in.x, a.eps);
+    store<G>(a.dst.f32(r) + o, n, made<G>([&](int i) { return (in.residual.v[i] + in.x.v[i] * f * w.v[i]) * a.scale; }));
   });
 }
 
-__global__ void __launch_bounds__(most_threads) add_norm_kernel(const StepRef* step, AddNormArgs a) {
-  int32_t n = a.sum.d2;
-  Slice w = weights(a.w, n);
-  each_head(step, a.sum, [&](int32_t r, int64_t o, Sums& sums) {
-    Slice x = load(a.x.f32(r) + o, n), residual = load(a.residual.f32(r) + o, n), sum = made([&](int i) { return residual.v[i] + x.v[i]; });
-    store(a.sum.f32(r) + o, n, sum);
-    float factor = sums.factor_of(sum, n, a.eps);
-    store(a.dst.f32(r) + o, n, made([&](int i) { return sum.v[i] * factor * w.v[i]; }));
+template <int G>
+__global__ void __launch_bounds__(most_threads<G>) add_norm_kernel(const StepRef* step, AddNormArgs a) {
+  const int32_t n = a.sum.d2;
+  const auto w = weights<G>(a.w, n);
+  each_head<G>(step, a.sum, [&](int32_t r, int64_t o) { return Two<G>{load<G>(a.x.f32(r) + o, n), load<G>(a.residual.f32(r) + o, n)}; }, [&](const Two<G>& in, int32_t r, int64_t o, Sums<G>& sums) {
+    const auto sum = made<G>([&](int i) { return in.residual.v[i] + in.x.v[i]; });
+    store<G>(a.sum.f32(r) + o, n, sum);
+    const float f = sums.factor_of(sum, a.eps);
+    store<G>(a.dst.f32(r) + o, n, made<G>([&](int i) { return sum.v[i] * f * w.v[i]; }));
   });
 }
 
-__global__ void __launch_bounds__(most_threads) norm_add_norms_kernel(const StepRef* step, NormAddNormsArgs a) {
-  int32_t n = a.sum.d2;
-  Slice w = weights(a.w, n), w0 = weights(a.w0, n), w1 = weights(a.w1, n), w2 = weights(a.w2, n);
-  each_head(step, a.sum, [&](int32_t r, int64_t o, Sums& sums) {
-    Slice x = load(a.x.f32(r) + o, n), residual = load(a.residual.f32(r) + o, n);
-    float factor = sums.factor_of(x, n, a.eps);
-    Slice sum = made([&](int i) { return (residual.v[i] + x.v[i] * factor * w.v[i]) * a.scale; });
-    store(a.sum.f32(r) + o, n, sum);
-    float again = sums.factor_of(sum, n, a.eps);
-    store(a.y0.f32(r) + o, n, made([&](int i) { return sum.v[i] * again * w0.v[i]; }));
-    if (a.y1.present()) store(a.y1.f32(r) + o, n, made([&](int i) { return sum.v[i] * again * a.scale1 * w1.v[i]; }));
-    if (a.y2.present()) store(a.y2.f32(r) + o, n, made([&](int i) { return sum.v[i] * again * w2.v[i]; }));
+template <int G>
+__global__ void __launch_bounds__(most_threads<G>) norm_add_norms_kernel(const StepRef* step, NormAddNormsArgs a) {
+  const int32_t n = a.sum.d2;
+  const auto w = weights<G>(a.w, n), w0 = weights<G>(a.w0, n), w1 = weights<G>(a.w1, n), w2 = weights<G>(a.w2, n);
+  each_head<G>(step, a.sum, [&](int32_t r, int64_t o) { return Two<G>{load<G>(a.x.f32(r) + o, n), load<G>(a.residual.f32(r) + o, n)}; }, [&](const Two<G>& in, int32_t r, int64_t o, Sums<G>& sums) {
+    const float f = sums.factor_of(in.x, a.eps);
+    const auto sum = made<G>([&](int i) { return (in.residual.v[i] + in.x.v[i] * f * w.v[i]) * a.scale; });
+    store<G>(a.sum.f32(r) + o, n, sum);
+    const float again = sums.factor_of(sum, a.eps), again1 = again * a.scale1;
+    store<G>(a.y0.f32(r) + o, n, made<G>([&](int i) { return sum.v[i] * again * w0.v[i]; }));
+    if (a.y1.present()) store<G>(a.y1.f32(r) + o, n, made<G>([&](int i) { return sum.v[i] * again1 * w1.v[i]; }));
+    if (a.y2.present()) store<G>(a.y2.f32(r) + o, n, made<G>([&](int i) { return sum.v[i] * again * w2.v[i]; }));
   });
 }
 
-__global__ void __launch_bounds__(most_threads) moe_merge_kernel(const StepRef* step, MoeMergeArgs a) {
-  int32_t n = a.sum.d2;
-  Slice wa = weights(a.wa, n), wb = weights(a.wb, n), w = weights(a.w, n), wy = weights(a.wy, n);
-  each_head(step, a.sum, [&](int32_t r, int64_t o, Sums& sums) {
-    Slice xa = load(a.a.f32(r) + o, n), xb = load(a.b.f32(r) + o, n), residual = load(a.residual.f32(r) + o, n);
-    float2 both = sums(float2{Sums::squares(xa), Sums::squares(xb)});
-    float fa = Sums::factor(both.x, n, a.eps), fb = Sums::factor(both.y, n, a.eps);
-    Slice m = made([&](int i) { return xa.v[i] * fa * wa.v[i] + xb.v[i] * fb * wb.v[i]; });
-    float fm = sums.factor_of(m, n, a.eps);
-    Slice sum = made([&](int i) { return (residual.v[i] + m.v[i] * fm * w.v[i]) * a.scale; });
-    store(a.sum.f32(r) + o, n, sum);
+template <int G>
+__global__ void __launch_bounds__(most_threads<G>) moe_merge_kernel(const StepRef* step, MoeMergeArgs a) {
+  const int32_t n = a.sum.d2;
+  const auto wa = weights<G>(a.wa, n), wb = weights<G>(a.wb, n), w = weights<G>(a.w, n), wy = weights<G>(a.wy, n);
+  each_head<G>(step, a.sum, [&](int32_t r, int64_t o) { return Three<G>{load<G>(a.a.f32(r) + o, n), load<G>(a.b.f32(r) + o, n), load<G>(a.residual.f32(r) + o, n)}; }, [&](const Three<G>& in, int32_t r, int64_t o, Sums<G>& sums) {
+    const auto both = sums.template all<2>([&](int k, int i, float sum) { return k ? __fmaf_rn(in.b.v[i], in.b.v[i], sum) : __fmaf_rn(in.a.v[i], in.a.v[i], sum); });
+    const float fa = factor(both.v[0], n, a.eps), fb = factor(both.v[1], n, a.eps);
+    const auto m = made<G>([&](int i) { return __fmaf_rn(in.a.v[i] * fa, wa.v[i], in.b.v[i] * fb * wb.v[i]); });
+    const float fm = sums.factor_of(m, a.eps);
+    const auto sum = made<G>([&](int i) { return (in.residual.v[i] + m.v[i] * fm * w.v[i]) * a.scale; });
+    store<G>(a.sum.f32(r) + o, n, sum);
     if (!a.y.present()) return;
-    float fy = sums.factor_of(sum, n, a.eps);
-    store(a.y.f32(r) + o, n, made([&](int i) { return sum.v[i] * fy * wy.v[i]; }));
+    const auto last = G == 1 ? wy : weights<G>(a.wy, n);  // two groups of all weights are too many registers
+    const float fy = sums.factor_of(sum, a.eps);
+    store<G>(a.y.f32(r) + o, n, made<G>([&](int i) { return sum.v[i] * fy * last.v[i]; }));
   });
 }
 
-__global__ void __launch_bounds__(most_threads) ple_combine_kernel(const StepRef* step, PleCombineArgs a) {
-  int32_t n = a.dst.d2;
-  Slice w = weights(a.w, n);
-  each_head(step, a.dst, [&](int32_t r, int64_t o, Sums& sums) {
-    Slice projected = load(a.projected.f32(r) + o, n), token = load(a.token.f32(r) + o, n);
-    Slice x = made([&](int i) { return projected.v[i] * a.projected_scale; });
-    float factor = sums.factor_of(x, n, a.eps);
-    store(a.dst.f32(r) + o, n, made([&](int i) { return (x.v[i] * factor * w.v[i] + token.v[i]) * a.scale; }));
+template <int G>
+__global__ void __launch_bounds__(most_threads<G>) ple_combine_kernel(const StepRef* step, PleCombineArgs a) {
+  const int32_t n = a.dst.d2;
+  const auto w = weights<G>(a.w, n);
+  each_head<G>(step, a.dst, [&](int32_t r, int64_t o) { return Two<G>{load<G>(a.projected.f32(r) + o, n), load<G>(a.token.f32(r) + o, n)}; }, [&](const Two<G>& in, int32_t r, int64_t o, Sums<G>& sums) {
+    const auto x = made<G>([&](int i) { return in.x.v[i] * a.projected_scale; });
+    const float f = sums.factor_of(x, a.eps);
+    store<G>(a.dst.f32(r) + o, n, made<G>([&](int i) { return (x.v[i] * f * w.v[i] + in.residual.v[i]) * a.scale; }));
   });
 }
 
 bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 bool aligned(const Tensor& t) { return !t.present() || (aligned(t.data) && t.stride % 16 == 0); }
 
-// Launches `kernel` when all operands fit it.
+// Launches a kernel when all operands fit it: `whole`, a block a row, or `shared`, a cluster a row.
 template <class Args, class... Operands>
-bool launch_for(void (*kernel)(const StepRef*, Args), const Args& a, const Tensor& leader, const Run& run, const Operands&... operands) {
-  int32_t n = leader.d2, rows = run.bound(leader);
-  if (n % 4 != 0 || n > each * most_threads || !(aligned(operands) && ...)) return false;
-  launch(run, kernel, dim3(unsigned(leader.d1), grid_rows(rows)), blocks_of(n, each * 32) * 32, 0, run.step, a);
+bool launch_for(void (*whole)(const StepRef*, Args), void (*shared)(const StepRef*, Args), const Args& a, const Tensor& leader, const Run& run, const Operands&... operands) {
+  const int32_t n = leader.d2, rows = run.bound(leader), units = int32_t(blocks_of(n, unit));
+  if (n % 4 != 0 || units > most_units || !(aligned(operands) && ...)) return false;
+  if (!run.overlap || rows > cluster_rows || units < cluster_units) {  // overlap says sm_90 or later, where clusters are too
+    launch(run, whole, dim3(unsigned(leader.d1), grid_rows(rows)), blocks_of(units, 2) * 32, 0, run.step, a);
+    return true;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(unsigned(leader.d1) * cluster, grid_rows(rows));
+  config.blockDim = blocks_of(units, cluster) * 32;
+  config.stream = run.stream;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = cluster, attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  cudaLaunchKernelEx(&config, shared, run.step, Args(a));
   return true;
 }
 
 }  // namespace
 
-bool launch_wide(const RmsNormArgs& a, const Run& run) { return launch_for(rms_norm_kernel, a, a.dst, run, a.dst, a.x, a.w); }
-bool launch_wide(const NormAddArgs& a, const Run& run) { return launch_for(norm_add_kernel, a, a.dst, run, a.dst, a.residual, a.x, a.w); }
-bool launch_wide(const AddNormArgs& a, const Run& run) { return launch_for(add_norm_kernel, a, a.sum, run, a.sum, a.dst, a.residual, a.x, a.w); }
+bool launch_wide(const RmsNormArgs& a, const Run& run) { return launch_for(rms_norm_kernel<2>, rms_norm_kernel<1>, a, a.dst, run, a.dst, a.x, a.w); }
+bool launch_wide(const NormAddArgs& a, const Run& run) { return launch_for(norm_add_kernel<2>, norm_add_kernel<1>, a, a.dst, run, a.dst, a.residual, a.x, a.w); }
+bool launch_wide(const AddNormArgs& a, const Run& run) { return launch_for(add_norm_kernel<2>, add_norm_kernel<1>, a, a.sum, run, a.sum, a.dst, a.residual, a.x, a.w); }
 bool launch_wide(const NormAddNormsArgs& a, const Run& run) {
-  return launch_for(norm_add_norms_kernel, a, a.sum, run, a.sum, a.y0, a.y1, a.y2, a.residual, a.x, a.w, a.w0, a.w1, a.w2);
+  return launch_for(norm_add_norms_kernel<2>, norm_add_norms_kernel<1>, a, a.sum, run, a.sum, a.y0, a.y1, a.y2, a.residual, a.x, a.w, a.w0, a.w1, a.w2);
 }
-bool launch_wide(const MoeMergeArgs& a, const Run& run) { return launch_for(moe_merge_kernel, a, a.sum, run, a.sum, a.y, a.residual, a.a, a.b, a.wa, a.wb, a.w, a.wy); }
-bool launch_wide(const PleCombineArgs& a, const Run& run) { return launch_for(ple_combine_kernel, a, a.dst, run, a.dst, a.projected, a.token, a.w); }
+bool launch_wide(const MoeMergeArgs& a, const Run& run) {
+  return launch_for(moe_merge_kernel<2>, moe_merge_kernel<1>, a, a.sum, run, a.sum, a.y, a.residual, a.a, a.b, a.wa, a.wb, a.w, a.wy);
+}
+bool launch_wide(const PleCombineArgs& a, const Run& run) { return launch_for(ple_combine_kernel<2>, ple_combine_kernel<1>, a, a.dst, run, a.dst, a.projected, a.token, a.w); }
 
 }  // namespace bao
