@@ -5,7 +5,7 @@
 
 namespace bao {
 
-// A block computes 256 rows of the weight (128 of gate and 128 of up) by 128 items: rows of x, or (row, slot) pairs of one expert.
+// A unit of work: 256 rows of the weight (128 of gate and 128 of up) by up to 128 items: rows of x, or (row, slot) pairs of one expert.
 constexpr int32_t mma_rows = 256, mma_items = 128, mma_step = 64, mma_threads = 256;
 // At and below this many rows a mat-vec is used.
 constexpr int32_t mma_least_rows = 17;
@@ -23,12 +23,22 @@ struct MmaGroups {
   int32_t most_tiles, slots;
 };
 
-struct MmaProduct {
+struct MmaMember {
   Tensor dst;
   WeightRef w, up;          // up present: dst = act(w x) * (up x); both of one type
   int32_t first, up_first;  // first row that counts
   int32_t outputs;          // how many
+  int32_t start;            // of its units among those of a tile of items
+};
+
+// Products of one x in one launch: up to three members of one type, or one for experts.
+struct MmaProduct {
+  MmaMember member[3];
+  int32_t members;
+  int32_t blocks, whole;  // units of a tile; of them those of which more than half counts: the others come last
+  int32_t items;          // of a tile, without experts
   int32_t activation;
+  bool beside;            // needs nothing of the launch before it, which is a product of the same x: it may run at the same time
   MmaInput x;
   MmaGroups groups;
 };
@@ -57,10 +67,13 @@ bool launch_many(const RouterArgs&, const Many&, const Run&);
 
 // ---- mma.cu
 int32_t mma_pitch(int32_t columns);
-MmaInput mma_round(const Tensor& x, int32_t columns, const Many& many, const Run& run);
 int64_t mma_group_words(int64_t pairs, int32_t experts);
-MmaGroups mma_group(const Tensor& ids, int32_t experts, const Many& many, const Run& run);
-void mma_product(const MmaProduct& product, const Run& run);
+// Rounds x; with ids also groups their pairs by expert. An x of one slot serves all slots of ids.
+MmaInput mma_round(const Tensor& x, int32_t columns, const Tensor& ids, int32_t experts, const Many& many, MmaGroups* groups, const Run& run);
+// Adds rows [first, first + outputs) of a weight (and of up) to a product of one type; dst's rows are all its columns, or a slot's.
+void mma_member(MmaProduct& product, const Tensor& dst, const WeightRef& w, int32_t first, const WeightRef& up, int32_t up_first, int32_t outputs);
+void mma_product(MmaProduct& product, const Run& run);
+void mma_sum(const Tensor& dst, const Tensor& parts, const Tensor& weights, const Run& run);  // as moe_sum
 
 // By weight type, one file a family: compile time.
 bool mma_launch_k(const MmaProduct&, const Run&);      // Q2_K ... Q6_K

@@ -1,17 +1,27 @@
-// The tensor-core product as a template over weight type. A warp has 32 rows of the weight: 64 columns of them a step go from memory to registers,
-// become f16 there and are operand A as they are; activations pass through shared memory, swizzled in rows of 128 bytes.
+// The tensor-core product as a template over weight type. Blocks stay and take units of work in turn; a warp has 32 rows of a unit's weight, whose codes go
+// from memory to registers and become f16 there; activations pass through shared memory, swizzled in rows of 128 bytes.
 #pragma once
-#include "mma.cuh"
 #include "mma_warpgroup.cuh"
+#include "mma_weights.cuh"
 
 namespace bao {
 namespace mma {
 
 constexpr int stages = 5, ahead = 3, stage_bytes = mma_items * mma_step * 2;
-constexpr int shared_bytes = 1024 + stages * stage_bytes + mma_items * 12;
+
+// What is known of a unit, gathered while the unit before it is multiplied.
+struct Notes {
+  int32_t expert, first, count, unused;
+  float factor[2];
+  int32_t pair[mma_items], place[mma_items];  // place: in x
+  float unscale[mma_items];
+  alignas(16) int64_t offset[mma_items];      // in bytes, of dst
+};
+constexpr int shared_bytes = 1024 + stages * stage_bytes + 2 * int(sizeof(Notes));
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 __device__ __forceinline__ void copy16(uint32_t to, const void* from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory"); }
+__device__ __forceinline__ void copy4(void* to, const void* from) { asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory"); }
 __device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N>
 __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
@@ -25,264 +35,60 @@ __device__ __forceinline__ void multiply(float* d, const uint32_t (&a)[4], uint3
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ __forceinline__ __half2 as_half2(uint32_t v) { return *reinterpret_cast<__half2*>(&v); }
-__device__ __forceinline__ uint32_t as_word(__half2 v) { return *reinterpret_cast<uint32_t*>(&v); }
-
-// ---- weights: the operands of one lane, of rows g and g + 8 of two tiles of 16 rows. operand(i, s, high) gives, of row g + 8 * high of tile i, elements
-// 4 (s & 1) + {0, 2} (even) and + {1, 3} (odd) of unit t of group s >> 1 of the step: see units.h, and mma.cu for activations in that order.
-
-// 2^10 + u for bytes 0 and 2 of a word.
-__device__ __forceinline__ uint32_t even_bytes(uint32_t w) { return (w & 0x00FF00FFu) | 0x64006400u; }
-
-template <int DT>
-struct Weights {
-  using L = Layout<DT>;
-  static constexpr int parts = L::sixteen ? 2 : 1;
-  static constexpr bool is_signed = L::bytes || DT == BAO_IQ4_NL || DT == BAO_IQ4_XS || DT == BAO_MXFP4 || DT == BAO_NVFP4;
-  const uint8_t* tile[2];
-  int32_t lane;
-  Codes<DT> now[2], next[2];
-  uint32_t touched[2];
-  // Of this lane's groups of the cell, as load_scales gives them, two f16 a word: [tile][part][row g, g + 8]. Then those of the step: [tile][row].
-  uint32_t cell_scale[2][parts][2], cell_bias[2][parts][2], scale[2][2][parts], bias[2][2][parts];
-
-  __device__ __forceinline__ void init(const WeightRef& w, int32_t expert, int32_t row, int i) { tile[i] = tile_of_row(w, expert, row); }
-  // Codes of a step come a step ahead.
-  __device__ __forceinline__ void fetch(int32_t step) {
-#pragma unroll
-    for (int i = 0; i < 2; i++) next[i].load(tile[i] + int64_t(step >> 2) * L::cell_bytes + L::scale_bytes + (step & 3) * L::step_bytes, lane);
-  }
-  __device__ __forceinline__ void begin(int32_t step, int32_t steps) {
-    int32_t quarter = step & 3;
-    if (quarter == 0) {
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        const uint8_t* cell = tile[i] + int64_t(step >> 2) * L::cell_bytes;
-        if (step > 0) asm volatile("" ::"r"(touched[i]));
-#pragma unroll
-        for (int part = 0; part < parts; part++) {
-          float f[4], b[4] = {};
-          load_scales<DT>(cell, lane, part, f, b);
-#pragma unroll
-          for (int high = 0; high < 2; high++) {
-            cell_scale[i][part][high] = as_word(__floats2half2_rn(f[2 * high], f[2 * high + 1]));
-            if (has_bias(DT)) cell_bias[i][part][high] = as_word(__floats2half2_rn(b[2 * high], b[2 * high + 1]));
-          }
-        }
-        // The next cell's scales are on their way to the cache while this cell is multiplied.
-        if (step + 4 < steps) touched[i] = __ldg(reinterpret_cast<const uint32_t*>(cell + L::cell_bytes + lane * (L::scale_bytes / 32 & ~3)));
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-      now[i] = next[i];
-#pragma unroll
-      for (int high = 0; high < 2; high++) {
-        if constexpr (L::sixteen) {
-          // Of 16 columns each: those of group k of 32 lie with lane 2 (quarter & 1) + k.
-#pragma unroll
-          for (int k = 0; k < 2; k++) {
-            scale[i][high][k] = __shfl_sync(0xffffffffu, quarter < 2 ? cell_scale[i][0][high] : cell_scale[i][1][high], 2 * (quarter & 1) + k, 4);
-            if (has_bias(DT)) bias[i][high][k] = __shfl_sync(0xffffffffu, quarter < 2 ? cell_bias[i][0][high] : cell_bias[i][1][high], 2 * (quarter & 1) + k, 4);
-          }
-        } else {
-          scale[i][high][0] = __shfl_sync(0xffffffffu, cell_scale[i][0][high], quarter, 4);
-          if (has_bias(DT)) bias[i][high][0] = __shfl_sync(0xffffffffu, cell_bias[i][0][high], quarter, 4);
-        }
-      }
-    }
-  }
-  // The f16 of group k of 32, twice.
-  __device__ __forceinline__ __half2 of_group(const uint32_t (&v)[parts], int k) const {
-    if constexpr (L::sixteen) return as_half2(__byte_perm(v[k], 0, lane & 2 ? 0x3232 : 0x1010));
-    return as_half2(__byte_perm(v[0], 0, k ? 0x3232 : 0x1010));
-  }
-  __device__ __forceinline__ void operand(int i, int s, int high, uint32_t& even, uint32_t& odd) const {
-    __half2 a, b, f = of_group(scale[i][high], s >> 1);
-    if constexpr (L::nibbles && !L::two && !L::one && !is_signed) {
-      // High nibbles where they are: 2^10 + 16 u.
-      const uint4& v = now[i].low[0];
-      uint32_t w = s < 2 ? (high ? v.y : v.x) : (high ? v.w : v.z), mask = s & 1 ? 0x00F000F0u : 0x000F000Fu;
-      __half2 x = as_half2((w & mask) | 0x64006400u), y = as_half2((w >> 8 & mask) | 0x64006400u);
-      const __half2 down = __float2half2_rn(0.0625f), high_offset = __float2half2_rn(-64.0f - L::offset), offset = __float2half2_rn(1024.0f + L::offset);
-      a = s & 1 ? __hfma2(x, down, high_offset) : __hsub2(x, offset), b = s & 1 ? __hfma2(y, down, high_offset) : __hsub2(y, offset);
-    } else {
-      const __half2 offset = __float2half2_rn(is_signed ? 1152.0f : 1024.0f + L::offset);
-      uint32_t w = now[i].word(s >> 1, s & 1, high) ^ (is_signed ? 0x80808080u : 0u);
-      a = __hsub2(as_half2(even_bytes(w)), offset), b = __hsub2(as_half2(even_bytes(w >> 8)), offset);
-    }
-    if constexpr (has_bias(DT)) {
-      __half2 add = of_group(bias[i][high], s >> 1);
-      even = as_word(__hfma2(a, f, add)), odd = as_word(__hfma2(b, f, add));
-    } else {
-      even = as_word(__hmul2(a, f)), odd = as_word(__hmul2(b, f));
-    }
-  }
-};
-
-// F16 as it is; BF16 to nearest f16: below 2^-14 with fewer bits, beyond 65504 infinity. Rows as in the file.
-template <int DT>
-struct Plain16 {
-  const uint8_t* row[2][2];
-  int32_t lane, units;
-  uint4 now[2][2][2], next[2][2][2];  // [tile][row][group]
-  __device__ __forceinline__ void init(const WeightRef& w, int32_t expert, int32_t first, int i) {
-    units = w.columns / 8;
-#pragma unroll
-    for (int high = 0; high < 2; high++) row[i][high] = w.row(expert, min(first + (lane >> 2) + 8 * high, w.rows - 1));
-  }
-  __device__ __forceinline__ void fetch(int32_t step) {
-#pragma unroll
-    for (int n = 0; n < 8; n++) {
-      int32_t u = step * 8 + (n & 1) * 4 + (lane & 3);
-      next[n >> 2][n >> 1 & 1][n & 1] = u < units ? __ldg(reinterpret_cast<const uint4*>(row[n >> 2][n >> 1 & 1]) + u) : make_uint4(0, 0, 0, 0);
-    }
-  }
-  __device__ __forceinline__ void begin(int32_t, int32_t) {
-#pragma unroll
-    for (int n = 0; n < 8; n++) now[n >> 2][n >> 1 & 1][n & 1] = next[n >> 2][n >> 1 & 1][n & 1];
-  }
-  __device__ __forceinline__ void operand(int i, int s, int high, uint32_t& even, uint32_t& odd) const {
-    const uint4& v = now[i][high][s >> 1];
-    uint32_t a = s & 1 ? v.z : v.x, b = s & 1 ? v.w : v.y;
-    if constexpr (DT == BAO_F16) {
-      even = __byte_perm(a, b, 0x5410), odd = __byte_perm(a, b, 0x7632);
-    } else {
-      even = as_word(__floats2half2_rn(__uint_as_float(a << 16), __uint_as_float(b << 16)));
-      odd = as_word(__floats2half2_rn(__uint_as_float(a & 0xFFFF0000u), __uint_as_float(b & 0xFFFF0000u)));
-    }
-  }
-};
-template <> struct Weights<BAO_F16> : Plain16<BAO_F16> {};
-template <> struct Weights<BAO_BF16> : Plain16<BAO_BF16> {};
-
-// What a block works on.
-struct Tile {
-  int32_t expert, first, count;
-  const int32_t* order;
-};
-
-__device__ __forceinline__ Tile tile_of(const StepRef* step, const MmaProduct& p) {
-  int32_t rows = count_of(step, p.dst), b = blockIdx.x;
-  if (!p.groups.words) return Tile{0, b * mma_items, min(mma_items, rows - b * mma_items), nullptr};
-  if (rows <= 0 || b >= p.groups.words[0]) return Tile{0, 0, 0, nullptr};
-  const int32_t* t = p.groups.words + 4 + 3 * b;
-  return Tile{t[0], t[1], t[2], p.groups.words + 4 + 3 * p.groups.most_tiles};
+// As activate(), within a few roundings, without branches: gelu(x) = x * sigmoid(2 u) with u the argument of its tanh.
+__device__ __forceinline__ float activate_fast(float x, int32_t activation) {
+  float z = activation == BAO_ACTIVATION_SILU ? x : 1.5957691216057308f * x * (1.0f + 0.044715f * x * x);
+  return __fdividef(x, 1.0f + __expf(-z));
 }
 
-// The first row of dst's item, without the column.
-__device__ __forceinline__ float* output_of(const MmaProduct& p, int32_t item) {
-  if (!p.groups.words) return p.dst.f32(item);
-  return p.dst.f32(item / p.groups.slots) + int64_t(item % p.groups.slots) * p.outputs;
+// A block's place in its work, the same for all its threads.
+struct Unit {
+  int32_t tile, block, member;
+  __device__ __forceinline__ Unit(const MmaProduct& p, int32_t number, int32_t tiles) {
+    int32_t halves = number - tiles * p.whole;
+    if (halves < 0) tile = number / p.whole, block = number - tile * p.whole;
+    else tile = halves / max(p.blocks - p.whole, 1), block = p.whole + halves - tile * (p.blocks - p.whole);
+    member = (p.members > 1 && block >= p.member[1].start) + (p.members > 2 && block >= p.member[2].start);
+    block -= p.member[member].start;
+  }
+};
+
+// The warp's two tiles of the weight: neighbours, or one of gate and one of up. Tiles beyond the last are read as the last one, and not written.
+template <class F>
+__device__ __forceinline__ void each_tile(const MmaMember& m, int32_t block, F&& f) {
+  int32_t warp = threadIdx.x >> 5, last = (m.outputs - 1) & ~(tile_rows - 1);
+  bool glu = m.up.present();
+  int32_t row = glu ? block * (mma_rows / 2) + warp * 16 : block * mma_rows + warp * 32;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const WeightRef& w = glu && i ? m.up : m.w;
+    f(w, (glu && i ? m.up_first : m.first) + min(row + (glu ? 0 : 16 * i), last), i);
+  }
 }
 
-// A tile of at most NT * 16 items.
-template <int DT, int NT>
-__device__ __forceinline__ void product(const MmaProduct& p, const Tile& tile, uint32_t ring, const int32_t* item, const float* unscale, const int32_t* place) {
-  int32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3, steps = p.x.pitch / mma_step;
-  bool glu = p.up.present();
-  // The warp's two tiles of the weight: neighbours, or one of gate and one of up. Tiles beyond the last are read as the last one, and not written.
-  int32_t row[2], last = (p.outputs - 1) & ~(tile_rows - 1);
-#pragma unroll
-  for (int i = 0; i < 2; i++) row[i] = glu ? blockIdx.y * (mma_rows / 2) + warp * 16 : blockIdx.y * mma_rows + warp * 32 + 16 * i;
-  Weights<DT> weights;
-  weights.lane = lane;
-#pragma unroll
-  for (int i = 0; i < 2; i++) weights.init(glu && i ? p.up : p.w, tile.expert, (glu && i ? p.up_first : p.first) + min(row[i], last), i);
-
-  // Copies of a stage: up to 4 of 16 bytes a thread. In the place of items beyond the last any row of x does.
-  constexpr int copies = NT * 16 * 8 / mma_threads;
-  const char* source[copies];
-#pragma unroll
-  for (int i = 0; i < copies; i++) {
-    int32_t n = (threadIdx.x >> 3) + 32 * i;
-    source[i] = static_cast<const char*>(p.x.x) + int64_t(place[n]) * p.x.pitch * 2 + (threadIdx.x & 7) * 16;
-  }
-  uint32_t copy_to = (threadIdx.x >> 3) * 128 + (((threadIdx.x & 7) ^ (threadIdx.x >> 3 & 7)) << 4);
-  auto copy = [&](int32_t step, int32_t stage) {
-#pragma unroll
-    for (int i = 0; i < copies; i++) copy16(ring + stage * stage_bytes + i * 4096 + copy_to, source[i] + int64_t(step) * (mma_step * 2));
-  };
-
-  float acc[2][NT * 8] = {};
-  weights.fetch(0);
-#pragma unroll
-  for (int s = 0; s < ahead; s++) {
-    if (s < steps) copy(s, s);
-    copies_end();
-  }
-  uint32_t fragment[2][2][4];
-  int32_t stage = 0, fill = ahead;
-  for (int32_t step = 0; step < steps; step++) {
-    copies_wait<ahead - 1>();
-#ifdef BAO_WARPGROUP
-    copies_seen();
-#endif
-    __syncthreads();
-    weights.begin(step, steps);
-    if (step + 1 < steps) weights.fetch(step + 1);
-    // Its last readers were at step + ahead - stages: two barriers ago.
-    if (step + ahead < steps) copy(step + ahead, fill);
-    copies_end();
-#ifdef BAO_WARPGROUP
-    uint64_t b = describe(ring + stage * stage_bytes);
-#else
-    uint32_t at = ring + stage * stage_bytes + ((lane >> 4) * 8 + (lane & 7)) * 128;
-#endif
-#pragma unroll
-    for (int s = 0; s < 4; s++) {
-      uint32_t (&a)[2][4] = fragment[s & 1];
-#pragma unroll
-      for (int i = 0; i < 4; i++) weights.operand(i >> 1, s, i & 1, a[i >> 1][i & 1], a[i >> 1][2 + (i & 1)]);
-#ifdef BAO_WARPGROUP
-      // While these run, the other fragment is made; the products that read it have ended.
-#pragma unroll
-      for (int i = 0; i < 8; i++) settle(a[i >> 2][i & 3]);
-      warpgroup_begin();
-      multiply_group<NT>(acc[0], a[0], b + 2 * s);
-      multiply_group<NT>(acc[1], a[1], b + 2 * s);
-      warpgroup_end();
-      warpgroup_wait<1>();
-#else
-      uint32_t from = at + (((2 * s + (lane >> 3 & 1)) ^ (lane & 7)) << 4);
-#pragma unroll
-      for (int n = 0; n < NT; n++) {
-        uint32_t b[4];
-        load_matrices(b, from + n * 2048);
-        multiply(acc[0] + n * 8, a[0], b[0], b[1]);
-        multiply(acc[1] + n * 8, a[1], b[0], b[1]);
-        multiply(acc[0] + n * 8 + 4, a[0], b[2], b[3]);
-        multiply(acc[1] + n * 8 + 4, a[1], b[2], b[3]);
-      }
-#endif
-    }
-    stage = stage + 1 == stages ? 0 : stage + 1;
-    fill = fill + 1 == stages ? 0 : fill + 1;
-  }
-#ifdef BAO_WARPGROUP
-  warpgroup_wait<0>();
-#pragma unroll
-  for (int i = 0; i < NT * 8; i++) settle(acc[0][i]), settle(acc[1][i]);
-#endif
-
-  // Eight lanes write 8 neighbours of an item's row.
-  float factor = p.w.factor(tile.expert), up_factor = glu ? p.up.factor(tile.expert) : factor;
+// Writes a unit of NT * 16 items at most. acc: of tile i, rows g and g + 8, items 8 n + 2 t and + 1. Eight lanes write 8 neighbours of an item's row.
+template <int NT>
+__device__ __forceinline__ void store(const MmaMember& m, int32_t block, int32_t activation, const Notes& notes, const float (&acc)[2][NT * 8]) {
+  const int32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3, count = notes.count;
+  const bool glu = m.up.present();
+  const float factor = notes.factor[0], up_factor = notes.factor[1];
+  const int32_t j = g + (glu ? block * (mma_rows / 2) + warp * 16 : block * mma_rows + warp * 32), wanted = m.outputs - j;
+  char* const to_row = m.dst.data + int64_t(j) * 4;
 #pragma unroll
   for (int n = 0; n < NT * 2; n++) {
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-      int32_t at = n * 8 + 2 * t + e;
-      if (at >= tile.count) continue;
-      float *dst = output_of(p, item[at]), size = unscale[at];
+      int32_t at = n * 8 + 2 * t + e, rows = at < count ? wanted : 0;
+      float* to = reinterpret_cast<float*>(to_row + notes.offset[at]);
+      float size = notes.unscale[at], scale = size * factor;
 #pragma unroll
       for (int high = 0; high < 2; high++) {
-        float a = acc[0][n * 4 + 2 * high + e] * (size * factor), b = acc[1][n * 4 + 2 * high + e] * (size * up_factor);
-        int32_t j = row[0] + g + 8 * high;
+        float a = acc[0][n * 4 + 2 * high + e] * scale, b = acc[1][n * 4 + 2 * high + e];
         if (glu) {
-          if (j < p.outputs) dst[j] = activate(a, p.activation) * b;
+          if (8 * high < rows) to[8 * high] = activate_fast(a, activation) * (b * (size * up_factor));
         } else {
-          if (j < p.outputs) dst[j] = a;
-          if (j + 16 < p.outputs) dst[j + 16] = b;
+          if (8 * high < rows) to[8 * high] = a;
+          if (8 * high + 16 < rows) to[8 * high + 16] = b * scale;
         }
       }
     }
@@ -290,45 +96,216 @@ __device__ __forceinline__ void product(const MmaProduct& p, const Tile& tile, u
 }
 
 template <int DT>
-__global__ void __launch_bounds__(mma_threads, 1) mma_kernel(const StepRef* step, MmaProduct p) {
+__global__ void __launch_bounds__(mma_threads, 1) mma_kernel(const StepRef* step_ref, const __grid_constant__ MmaProduct p) {
   extern __shared__ uint8_t dynamic[];
-  uint8_t* ring = dynamic + (-shared_address(dynamic) & 1023u);
-  int32_t* item = reinterpret_cast<int32_t*>(ring + stages * stage_bytes);
-  float* unscale = reinterpret_cast<float*>(item + mma_items);
-  int32_t* place = item + 2 * mma_items;  // in p.x
-  await_previous();
-  let_next_start();
-  Tile tile = tile_of(step, p);
-  if (tile.count <= 0) return;
-  if (threadIdx.x < mma_items) {
-    int32_t n = threadIdx.x, i = n >= tile.count ? -1 : tile.order ? tile.order[tile.first + n] : tile.first + n;
-    int32_t at = i < 0 ? 0 : tile.order && p.x.slots == 1 ? i / p.groups.slots : i;
-    item[n] = i, place[n] = at, unscale[n] = i < 0 ? 0.0f : p.x.scale[at];
+  uint8_t* memory = dynamic + (-shared_address(dynamic) & 1023u);
+  const uint32_t ring = shared_address(memory);
+  Notes* const both = reinterpret_cast<Notes*>(memory + stages * stage_bytes);
+  const int32_t tid = threadIdx.x, lane = tid & 31;
+  const int32_t* const words = p.groups.words;
+  const int32_t steps_all = p.x.pitch / mma_step;
+
+  Weights<DT> weights;
+  weights.lane = lane;
+  auto first_weights = [&](const MmaMember& m, int32_t block, int32_t expert) {
+    each_tile(m, block, [&](const WeightRef& w, int32_t row, int i) { weights.init(w, expert, row, i); });
+    weights.fetch(0);
+  };
+  // Weights of a known place are on their way before the launch before this one has ended.
+  if (!words) {
+    Unit u(p, blockIdx.x, gridDim.x);
+    first_weights(p.member[u.member], u.block, 0);
   }
-  __syncthreads();
-  if (tile.expert >= p.w.experts) {  // pairs whose id is none
-    int32_t rows = p.up.present() ? mma_rows / 2 : mma_rows, j0 = blockIdx.y * rows, width = min(rows, p.outputs - j0);
-    for (int32_t i = threadIdx.x; i < tile.count * width; i += mma_threads) output_of(p, item[i / width])[j0 + i % width] = 0.0f;
+  if (!p.beside) await_previous();
+  let_next_start();
+
+  const int32_t rows = count_of(step_ref, p.member[0].dst);
+  const int32_t tiles = rows <= 0 ? 0 : words ? words[0] : (rows + p.items - 1) / p.items;
+  int32_t number = blockIdx.x;
+  if (number >= tiles * p.blocks) {
+    if (p.beside) await_previous();
     return;
   }
-  uint32_t at = shared_address(ring);
-  if (tile.count > 64) product<DT, 8>(p, tile, at, item, unscale, place);
-  else if (tile.count > 32) product<DT, 4>(p, tile, at, item, unscale, place);
-  else product<DT, 2>(p, tile, at, item, unscale, place);
+
+  // ---- notes of the unit of a number, in three parts: each needs what the one before has copied
+  auto note_tile = [&](Notes& n, int32_t number) {
+    int32_t tile = Unit(p, number, tiles).tile;
+    if (words) {
+      if (tid < 3) copy4(&n.expert + tid, words + 4 + 3 * tile + tid);
+    } else if (tid == 0) {
+      n.expert = 0, n.first = tile * p.items, n.count = min(p.items, rows - n.first);
+    }
+  };
+  auto note_items = [&](Notes& n, int32_t number) {
+    Unit u(p, number, tiles);
+    const MmaMember& m = p.member[u.member];
+    int32_t expert = n.expert, at = n.first + min(tid, n.count - 1);
+    if (tid < mma_items) {
+      if (words) copy4(n.pair + tid, words + 4 + 3 * p.groups.most_tiles + at);
+      else n.pair[tid] = at;
+    } else if (tid < mma_items + 2) {
+      const WeightRef& w = tid == mma_items ? m.w : m.up;
+      if (w.factors && expert < w.experts) copy4(n.factor + (tid - mma_items), w.factors + (w.factor_count == 1 ? 0 : expert));
+      else n.factor[tid - mma_items] = 1.0f;
+    }
+    if (expert < m.w.experts) each_tile(m, u.block, [&](const WeightRef& w, int32_t row, int) { Weights<DT>::announce_row(w, expert, row, steps_all, lane); });
+  };
+  auto note_places = [&](Notes& n, int32_t number) {
+    if (tid >= mma_items) return;
+    const MmaMember& m = p.member[Unit(p, number, tiles).member];
+    int32_t pair = n.pair[tid], row = words ? pair / p.groups.slots : pair, slot = words ? pair - row * p.groups.slots : 0, place = p.x.slots == 1 ? row : pair;
+    n.place[tid] = place, n.offset[tid] = row * m.dst.stride + int64_t(slot) * m.outputs * 4;
+    copy4(n.unscale + tid, p.x.scale + place);
+  };
+  auto settled = [&] {
+    copies_end();
+    copies_wait<0>();
+    __syncthreads();
+  };
+
+  // ---- copies of activations: up to 4 of 16 bytes a thread and stage. In the place of items beyond the last, the last one again.
+  uint32_t source[4];  // of 16 bytes each
+  const uint32_t copy_to = (tid >> 3) * 128 + (((tid & 7) ^ (tid >> 3 & 7)) << 4);
+  auto copy = [&](int32_t width, int32_t step, int32_t stage) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      if (32 * i < width) copy16(ring + stage * stage_bytes + i * 4096 + copy_to, static_cast<const char*>(p.x.x) + (int64_t(source[i]) + step * 8) * 16);
+    }
+  };
+  int32_t fill = 0;  // the stage that is filled next
+  auto after = [](int32_t stage) { return stage + 1 == stages ? 0 : stage + 1; };
+  // Starts on a unit whose notes are complete; returns its steps.
+  auto start = [&](const Notes& n, int32_t number, bool fetched) {
+    Unit u(p, number, tiles);
+    const MmaMember& m = p.member[u.member];
+    int32_t steps = n.expert < m.w.experts ? steps_all : 0;  // pairs whose id is no expert: zeros
+#pragma unroll
+    for (int i = 0; i < 4; i++) source[i] = uint32_t(n.place[(tid >> 3) + 32 * i]) * uint32_t(p.x.pitch / 8) + (tid & 7);
+    if (steps && !fetched) first_weights(m, u.block, n.expert);
+#pragma unroll
+    for (int s = 0; s < ahead; s++) {
+      if (s < steps) copy(n.count, s, fill), fill = after(fill);
+      copies_end();
+    }
+    return steps;
+  };
+
+  note_tile(both[0], number);
+  settled();
+  note_items(both[0], number);
+  settled();
+  note_places(both[0], number);
+  settled();
+  int32_t turn = 0, stage = 0, steps = start(both[0], number, !words && number < tiles * p.whole);
+
+  while (true) {
+    const int32_t next = number + gridDim.x;
+    const bool more = next < tiles * p.blocks;
+    int32_t next_steps = 0;
+    // A warpgroup whose rows all lie beyond the last one only copies.
+    bool idle;
+    {
+      Unit u(p, number, tiles);
+      const MmaMember& m = p.member[u.member];
+      idle = (m.up.present() ? u.block * (mma_rows / 2) + (tid >> 7) * 64 : u.block * mma_rows + (tid >> 7) * 128) >= m.outputs;
+    }
+
+    auto run = [&](auto width_of) {
+      constexpr int NT = decltype(width_of)::value;
+      float acc[2][NT * 8] = {};
+      uint32_t fragment[2][2][4];
+      for (int32_t step = 0; step < steps; step++) {
+        copies_wait<ahead - 1>();
+#ifdef BAO_WARPGROUP
+        copies_seen();
+#endif
+        __syncthreads();
+        if (more) {
+          if (step == 0) note_tile(both[turn ^ 1], next);
+          if (step == ahead) note_items(both[turn ^ 1], next);
+          if (step == 2 * ahead) note_places(both[turn ^ 1], next);
+        }
+        // Its last readers were at step + ahead - stages: two barriers ago.
+        if (step + ahead < steps) copy(NT * 16, step + ahead, fill), fill = after(fill);
+        copies_end();
+        if (!idle) {
+          weights.begin(step, steps);
+#ifdef BAO_WARPGROUP
+          uint64_t b = describe(ring + stage * stage_bytes);
+#else
+          uint32_t from = ring + stage * stage_bytes + ((lane >> 4) * 8 + (lane & 7)) * 128;
+#endif
+#pragma unroll
+          for (int s = 0; s < 4; s++) {
+            uint32_t (&a)[2][4] = fragment[s & 1];
+#pragma unroll
+            for (int i = 0; i < 4; i++) weights.operand(i >> 1, s, i & 1, a[i >> 1][i & 1], a[i >> 1][2 + (i & 1)]);
+#ifdef BAO_WARPGROUP
+            // While these run, the other fragment is made; the products that read it have ended.
+#pragma unroll
+            for (int i = 0; i < 8; i++) settle(a[i >> 2][i & 3]);
+            warpgroup_begin();
+            multiply_group<NT>(acc[0], a[0], b + 2 * s);
+            multiply_group<NT>(acc[1], a[1], b + 2 * s);
+            warpgroup_end();
+            warpgroup_wait<1>();
+#else
+            uint32_t at = from + (((2 * s + (lane >> 3 & 1)) ^ (lane & 7)) << 4);
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+              uint32_t b[4];
+              load_matrices(b, at + n * 2048);
+              multiply(acc[0] + n * 8, a[0], b[0], b[1]);
+              multiply(acc[1] + n * 8, a[1], b[0], b[1]);
+              multiply(acc[0] + n * 8 + 4, a[0], b[2], b[3]);
+              multiply(acc[1] + n * 8 + 4, a[1], b[2], b[3]);
+            }
+#endif
+            weights.end_part(s, step, steps);
+          }
+        }
+        stage = after(stage);
+      }
+      // The notes of the next unit, as far as there was no step for them; its first copies and weights are under way while this one is written.
+      if (more) {
+        if (steps <= 0) settled(), note_tile(both[turn ^ 1], next);
+        if (steps <= ahead) settled(), note_items(both[turn ^ 1], next);
+        if (steps <= 2 * ahead) settled(), note_places(both[turn ^ 1], next);
+      }
+      settled();
+      if (more) next_steps = start(both[turn ^ 1], next, false);
+#ifdef BAO_WARPGROUP
+      warpgroup_wait<0>();
+#pragma unroll
+      for (int i = 0; i < NT * 8; i++) settle(acc[0][i]), settle(acc[1][i]);
+#endif
+      if (idle) return;
+      Unit u(p, number, tiles);
+      store<NT>(p.member[u.member], u.block, p.activation, both[turn], acc);
+    };
+    int32_t count = both[turn].count;
+    if (count > 96) run(std::integral_constant<int, 8>{});
+    else if (count > 64) run(std::integral_constant<int, 6>{});
+    else if (count > 32) run(std::integral_constant<int, 4>{});
+    else run(std::integral_constant<int, 2>{});
+    if (!more) break;
+    number = next, steps = next_steps, turn ^= 1;
+  }
+  if (p.beside) await_previous();
 }
 
 template <int DT>
 void launch_one(const MmaProduct& p, const Run& run) {
   // Asked for again at every launch: it is cheap, and true for whichever device is current.
   cudaFuncSetAttribute(mma_kernel<DT>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  unsigned tiles = p.groups.words ? unsigned(p.groups.most_tiles) : blocks_of(run.bound(p.dst), mma_items);
-  launch(run, mma_kernel<DT>, dim3(tiles, blocks_of(p.outputs, p.up.present() ? mma_rows / 2 : mma_rows)), dim3(mma_threads), shared_bytes, run.step, p);
+  int64_t tiles = p.groups.words ? p.groups.most_tiles : blocks_of(run.bound(p.member[0].dst), p.items), units = tiles * p.blocks;
+  launch(run, mma_kernel<DT>, dim3(unsigned(units < run.multiprocessors ? units : run.multiprocessors)), dim3(mma_threads), shared_bytes, run.step, p);
 }
 
 // Launches the kernel of the product's type when it is one of Types.
 template <int... Types>
 bool launch_among(const MmaProduct& p, const Run& run) {
-  return ((p.w.dtype == Types ? (launch_one<Types>(p, run), true) : false) || ...);
+  return ((p.member[0].w.dtype == Types ? (launch_one<Types>(p, run), true) : false) || ...);
 }
 
 }  // namespace mma

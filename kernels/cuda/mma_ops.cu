@@ -51,15 +51,27 @@ Tensor flat(Tensor t) {
   return t;
 }
 
+MmaProduct product_of(const MmaInput& x, const MmaGroups& groups) {
+  MmaProduct p{};
+  p.x = x, p.groups = groups;
+  if (!groups.words) p.x.slots = 1;
+  return p;
+}
+
 void gate_up(const Tensor& dst, const WeightRef& gate, const WeightRef& up, int32_t outputs, int32_t activation, const MmaInput& x, const MmaGroups& groups, const Many& m, const Run& run) {
-  MmaProduct p{dst, gate, up.present() ? up : gate, 0, up.present() ? 0 : outputs, outputs, activation, x, groups};
-  if (fused(gate, up)) return mma_product(p, run);
+  MmaProduct p = product_of(x, groups);
+  p.activation = activation;
+  if (fused(gate, up)) {
+    mma_member(p, dst, gate, 0, up.present() ? up : gate, up.present() ? 0 : outputs, outputs);
+    return mma_product(p, run);
+  }
   Tensor parts[2] = {run.scratch_tensor(m.parts, dst, dst.d1, dst.d2), run.scratch_tensor(m.up_parts, dst, dst.d1, dst.d2)};
-  p.up = WeightRef{};
-  p.dst = parts[0];
+  MmaProduct second = p;
+  second.beside = true;
+  mma_member(p, parts[0], gate, 0, WeightRef{}, 0, outputs);
+  mma_member(second, parts[1], up, 0, WeightRef{}, 0, outputs);
   mma_product(p, run);
-  p.dst = parts[1], p.w = up;
-  mma_product(p, run);
+  mma_product(second, run);
   launch_glu(GluArgs{dst, parts[0], parts[1], activation}, run);
 }
 
@@ -99,48 +111,65 @@ Many record_many(Builder& b, const MoeMatmulSumArgs& a) {
 
 bool launch_many(const MatmulArgs& a, const Many& m, const Run& run) {
   if (!many_rows(m, a.dst, run)) return false;
-  MmaInput x = mma_round(a.x, a.w.columns, m, run);
-  x.slots = 1;
-  mma_product(MmaProduct{flat(a.dst), a.w, WeightRef{}, 0, 0, a.w.rows, 0, x, MmaGroups{}}, run);
+  MmaProduct p = product_of(mma_round(a.x, a.w.columns, Tensor{}, 0, m, nullptr, run), MmaGroups{});
+  mma_member(p, flat(a.dst), a.w, 0, WeightRef{}, 0, a.w.rows);
+  mma_product(p, run);
   return true;
 }
 
 bool launch_many(const MatmulGroupArgs& a, const Many& m, const Run& run) {
   if (!many_rows(m, a.dst[0], run)) return false;
-  MmaInput x = mma_round(a.x, a.w[0].columns, m, run);
+  MmaInput x = mma_round(a.x, a.w[0].columns, Tensor{}, 0, m, nullptr, run);
+  // One launch for each type; those behind the first need nothing of each other.
+  bool done[3] = {!a.w[0].present(), !a.w[1].present(), !a.w[2].present()}, beside = false;
   for (int i = 0; i < 3; i++) {
-    if (a.w[i].present()) mma_product(MmaProduct{flat(a.dst[i]), a.w[i], WeightRef{}, 0, 0, a.w[i].rows, 0, x, MmaGroups{}}, run);
+    if (done[i]) continue;
+    MmaProduct p = product_of(x, MmaGroups{});
+    p.beside = beside;
+    for (int j = i; j < 3; j++) {
+      if (done[j] || a.w[j].dtype != a.w[i].dtype) continue;
+      mma_member(p, flat(a.dst[j]), a.w[j], 0, WeightRef{}, 0, a.w[j].rows);
+      done[j] = true;
+    }
+    mma_product(p, run);
+    beside = true;
   }
   return true;
 }
 
 bool launch_many(const MatmulGluArgs& a, const Many& m, const Run& run) {
   if (!many_rows(m, a.dst, run)) return false;
-  MmaInput x = mma_round(a.x, a.gate.columns, m, run);
-  gate_up(flat(a.dst), a.gate, a.up, int32_t(a.dst.columns()), a.activation, x, MmaGroups{}, m, run);
+  gate_up(flat(a.dst), a.gate, a.up, int32_t(a.dst.columns()), a.activation, mma_round(a.x, a.gate.columns, Tensor{}, 0, m, nullptr, run), MmaGroups{}, m, run);
   return true;
 }
 
 bool launch_many(const MoeMatmulArgs& a, const Many& m, const Run& run) {
   if (!many_rows(m, a.dst, run)) return false;
-  MmaInput x = mma_round(a.x, a.w.columns, m, run);
-  mma_product(MmaProduct{a.dst, a.w, WeightRef{}, 0, 0, a.w.rows, 0, x, mma_group(a.ids, a.w.experts, m, run)}, run);
+  MmaGroups groups;
+  MmaInput x = mma_round(a.x, a.w.columns, a.ids, a.w.experts, m, &groups, run);
+  MmaProduct p = product_of(x, groups);
+  mma_member(p, a.dst, a.w, 0, WeightRef{}, 0, a.w.rows);
+  mma_product(p, run);
   return true;
 }
 
 bool launch_many(const MoeMatmulGluArgs& a, const Many& m, const Run& run) {
   if (!many_rows(m, a.dst, run)) return false;
-  MmaInput x = mma_round(a.x, a.gate.columns, m, run);
-  gate_up(a.dst, a.gate, a.up, a.dst.d2, a.activation, x, mma_group(a.ids, a.gate.experts, m, run), m, run);
+  MmaGroups groups;
+  MmaInput x = mma_round(a.x, a.gate.columns, a.ids, a.gate.experts, m, &groups, run);
+  gate_up(a.dst, a.gate, a.up, a.dst.d2, a.activation, x, groups, m, run);
   return true;
 }
 
 bool launch_many(const MoeMatmulSumArgs& a, const Many& m, const Run& run) {
   if (!many_rows(m, a.dst, run)) return false;
-  MmaInput x = mma_round(a.x, a.w.columns, m, run);
+  MmaGroups groups;
+  MmaInput x = mma_round(a.x, a.w.columns, a.ids, a.w.experts, m, &groups, run);
   Tensor parts = run.scratch_tensor(m.parts, a.dst, a.ids.d2, a.w.rows);
-  mma_product(MmaProduct{parts, a.w, WeightRef{}, 0, 0, a.w.rows, 0, x, mma_group(a.ids, a.w.experts, m, run)}, run);
-  launch_moe_sum(MoeSumArgs{a.dst, parts, a.weights}, run);
+  MmaProduct p = product_of(x, groups);
+  mma_member(p, parts, a.w, 0, WeightRef{}, 0, a.w.rows);
+  mma_product(p, run);
+  mma_sum(a.dst, parts, a.weights, run);
   return true;
 }
 

@@ -1,4 +1,4 @@
-// Hopper's warpgroup product, for mma_kernel.cuh: operand A in registers, B in shared memory in rows of 128 swizzled bytes, 32, 64 or 128 items.
+// Hopper's warpgroup product, for mma_kernel.cuh: operand A in registers, B in shared memory in rows of 128 swizzled bytes, 32, 64, 96 or 128 items.
 #pragma once
 #include <stdint.h>
 
@@ -35,7 +35,14 @@ __device__ __forceinline__ void multiply_group(float* d, const uint32_t (&a)[4],
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
         "{%32, %33, %34, %35}, %36, add, 1, 1, 0;}"
         : BAO_D16(0), BAO_D16(16) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-  } else if constexpr (NT == 8) {
+  } else if constexpr (NT == 6) {
+    asm volatile("{.reg .pred add; setp.eq.u32 add, 0, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+        "{%48, %49, %50, %51}, %52, add, 1, 1, 0;}"
+        : BAO_D16(0), BAO_D16(16), BAO_D16(32) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  } else {
+    static_assert(NT == 8, "32, 64, 96 or 128 items");
     asm volatile("{.reg .pred add; setp.eq.u32 add, 0, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
