@@ -19,6 +19,12 @@ __device__ __forceinline__ TokenPlace place_of(const StepRef* step, int32_t rows
   return p;
 }
 
+// To the bit as the reference does: a NaN keeps its payload.
+__device__ __forceinline__ uint16_t f16_of(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return isnan(x) ? uint16_t((bits >> 16 & 0x8000) | 0x7e00 | (bits >> 13 & 0x3ff)) : __half_as_ushort(__float2half_rn(x));
+}
+
 // One warp stores `n` values of x (any memory) as token `slot` of a plane, rounded to the pool's type, to the bit as the reference does.
 __device__ __forceinline__ void store_head(const PoolRef& pool, char* plane, int32_t slot, const float* x, int lane, int step_size) {
   int64_t n = pool.head_dim;
@@ -27,7 +33,7 @@ __device__ __forceinline__ void store_head(const PoolRef& pool, char* plane, int
     for (int32_t i = lane; i < n; i += step_size) dst[i] = x[i];
   } else if (pool.dtype == BAO_F16) {
     uint16_t* dst = reinterpret_cast<uint16_t*>(plane) + slot * n;
-    for (int32_t i = lane; i < n; i += step_size) dst[i] = isnan(x[i]) ? f32_to_f16(x[i]) : __half_as_ushort(__float2half_rn(x[i]));  // a NaN keeps its payload
+    for (int32_t i = lane; i < n; i += step_size) dst[i] = f16_of(x[i]);
   } else {
     int8_t* dst = reinterpret_cast<int8_t*>(plane) + slot * n;
     float* scales = reinterpret_cast<float*>(plane + pool.scales_offset) + slot * (n / 32);
