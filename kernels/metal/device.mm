@@ -154,7 +154,7 @@ int32_t MetalBackend::submit(Stream& stream, Graph*, int32_t slot, bool continue
       if (rows > uninterrupted_rows && looked++ % ops_between_looks == ops_between_looks - 1) {
         Launch(*pass, "step", "step_cancel").in(0, stop_word, 4).out(AT_CURRENT, current.data, current.bytes).params(CancelParams{slot, step.serial[slot]}).groups(1, 1, 1, 1);
       }
-      stage.run(stage.args.get(), Run{pass.get(), stream.scratch, rows, outputs}, 0);
+      stage.run(stage.args.get(), Run{pass.get(), stream.scratch, rows, outputs, &step, slot}, 0);
     }
     close(true);
 
@@ -238,7 +238,18 @@ void MetalBackend::stop() {
 
 int32_t MetalBackend::graph_made(Graph&, Stream&, const char* f) { return fail(BAO_UNSUPPORTED, 0, f, "this backend has no graphs"); }
 
-int32_t MetalBackend::page_copy(Pool&, int32_t, int32_t, int32_t, const char* f) { return fail(BAO_UNSUPPORTED, 0, f, "not yet"); }
+int32_t MetalBackend::page_copy(Pool& pool, int32_t destination, int32_t source, int32_t tokens, const char* f) {
+  @autoreleasepool {
+    id<MTLCommandBuffer> commands = [queue_ commandBuffer];
+    id<MTLComputeCommandEncoder> encoder = [commands computeCommandEncoderWithDispatchType:MTLDispatchTypeConcurrent];
+    Pass pass(*this, encoder);
+    encode_page_copy(pass, pool.ref, destination, source, tokens);
+    [encoder endEncoding];
+    copy_ = std::make_shared<Completion>();
+    commit(commands, copy_, true);
+    return pass.failed() ? fail(BAO_INTERNAL, 0, f, "%s", pass.error().c_str()) : BAO_OK;
+  }
+}
 
 // ---- the library
 

@@ -35,6 +35,8 @@ class Launch {
   Launch& in(int index, const Tensor& t) { return in(index, t.data, extent(t)); }
   Launch& out(int index, const Tensor& t) { return out(index, t.data, extent(t)); }
   Launch& in(int index, const WeightRef& w) { return w.data ? in(index, w.data - skip(w), w.expert_bytes * w.experts + skip(w)) : in(index, nullptr, 0); }
+  // What is backed of a layer of a KV pool.
+  Launch& pool(int index, const PoolRef& pool, int32_t layer, bool written);
   template <class Params>
   Launch& params(const Params& p) {
     static_assert(sizeof p <= 4096, "what setBytes takes");
@@ -65,6 +67,8 @@ struct Run {
   Pass* pass;
   char* scratch;
   int32_t rows, outputs;
+  const Step* step;
+  int32_t slot;
   int32_t bound(const Tensor& t) const { return t.rows_of == BAO_ROWS_FIXED ? t.d0 : t.rows_of == BAO_ROWS_STEP ? rows : outputs; }
   // A packed f32 tensor in scratch whose rows count like those of `like`.
   Tensor scratch_tensor(int64_t offset, const Tensor& like, int32_t d1, int32_t d2) const {
@@ -84,11 +88,14 @@ inline WeightRows rows_of(const WeightRef& w) {
   return WeightRows{w.row_bytes, w.expert_bytes, Launch::skip(w), w.rows, w.columns, w.experts, w.factors ? w.factor_count : 0};
 }
 
+inline PoolLayer layer_of(const PoolRef& p) { return PoolLayer{p.page_stride, p.plane_bytes, p.scales_offset, p.table, p.kv_heads, p.head_dim, p.dtype}; }
+
 // Threads of a threadgroup for n elements: whole simdgroups, up to `most`.
 inline int32_t group_for(int64_t n, int32_t most = 256) { return int32_t(n >= most ? most : (n + 31) / 32 * 32); }
 
 // ---- launches that other ops are made of
 void encode_glu(const GluArgs&, const Run&);
+void encode_page_copy(Pass&, const PoolRef&, int32_t destination, int32_t source, int32_t tokens);
 
 // ---- record functions, one for each row of OpTable
 namespace metal {

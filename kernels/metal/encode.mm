@@ -32,6 +32,13 @@ Launch& Launch::out(int index, void* address, int64_t bytes) {
   return *this;
 }
 
+Launch& Launch::pool(int index, const PoolRef& pool, int32_t layer, bool written) {
+  char* address = pool.base + layer * pool.layer_stride;
+  int64_t bytes = int64_t(pass_.backend_.memory.find(address, 1).buffer.length);
+  if (bytes == 0) return in(index, nullptr, 0);  // no page yet, so that no row may have one
+  return written ? out(index, address, bytes) : in(index, address, bytes);
+}
+
 Launch& Launch::bytes(int index, const void* data, size_t size) {
   if (!pass_.failed()) [pass_.encoder_ setBytes:data length:size atIndex:NSUInteger(index)];
   return *this;

@@ -80,6 +80,24 @@ struct ProductParams {
 struct RoundParams { Rows dst, x; };
 enum { PRODUCT_TILE = 32 /* rows or pairs of a tile */, GROUP_TILES = 4 /* where the groups list their tiles */ };
 
+// One launch of rope.metal's table: columns from `first` on, whose inverse frequencies come with it.
+struct RopeTableParams { Rows dst; int32_t first; };
+struct RopeParams { Rows dst, x, table; int32_t mode; };
+
+struct AppendParams { Rows k, v; PoolLayer pool; };
+struct HeadParams {
+  Rows q, k, v, table;
+  PoolLayer pool;
+  int32_t mode, norm_v, has_wq, has_wk;
+  float eps;
+};
+struct PageCopyParams { PoolLayer pool; int32_t destination, source, bytes, scale_bytes; };
+
+// splits: of the row that sees most pages; 1: outputs are written directly.
+struct AttentionParams { Rows dst, q; PoolLayer pool; int32_t window, splits; float scale; };
+
+struct LogitsParams { Rows logits, mask; };
+
 struct TopkParams { Rows ids, weights, logits; int32_t renormalise; };
 struct SlotSumParams { Rows dst, x, weights; };
 struct GroupParams { Rows ids; int32_t experts, order_at, counts_at; };

@@ -14,9 +14,9 @@ extern const OpTable metal_ops;
 const OpTable metal_ops = {
     metal::embed,
     metal::rms_norm, metal::norm_add, metal::add_norm, metal::norm_add_norms, metal::moe_merge,
-    missing /* rope_table */, missing /* rope */,
-    missing /* kv_append */, missing /* head_norm_rope_append */,
-    missing /* attention */,
+    metal::rope_table, metal::rope,
+    metal::kv_append, metal::head_norm_rope_append,
+    metal::attention,
     metal::matmul, metal::matmul_group,
     metal::glu,
     metal::matmul_glu,
