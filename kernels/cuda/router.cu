@@ -61,81 +61,106 @@ __global__ void __launch_bounds__(256) topk_kernel(const StepRef* step, TopkSoft
 
 constexpr int router_threads = 128, router_pieces = 8, router_experts = 256, router_rows = 16;
 
-// A warp ranks the logits of one row: up to 256 of them, eight a lane.
-__device__ void rank(const float* logits, int32_t n, int32_t* ids, float* weights, int32_t k, int32_t renormalise, int32_t lane) {
-  uint32_t keys[router_experts / 32];
+// A warp ranks the logits of one row: up to 32 * P of them, P a lane.
+template <int P>
+__device__ __forceinline__ void rank(const float* logits, int32_t n, int32_t* ids, float* weights, int32_t k, int32_t renormalise, int32_t lane) {
+  uint32_t keys[P];
+  float values[P];
 #pragma unroll
-  for (int i = 0; i < router_experts / 32; i++) keys[i] = i * 32 + lane < n ? order_key(__ldcg(logits + i * 32 + lane)) + 1 : 0;
-  int32_t mine = 0;
+  for (int i = 0; i < P; i++) {
+    values[i] = i * 32 + lane < n ? __ldcg(logits + i * 32 + lane) : 0.0f;
+    keys[i] = i * 32 + lane < n ? order_key(values[i]) + 1 : 0;
+  }
+  int32_t mine = 0, owner = 0;
+  float logit = 0;
   for (int32_t s = 0; s < k; s++) {
-    uint32_t best = 0, id = UINT32_MAX;
+    uint32_t best = keys[0], id = UINT32_MAX;
+    float value = values[0];
 #pragma unroll
-    for (int i = 0; i < router_experts / 32; i++) best = max(best, keys[i]);
+    for (int i = 1; i < P; i++) best = max(best, keys[i]);
     best = __reduce_max_sync(0xffffffffu, best);
 #pragma unroll
-    for (int i = router_experts / 32; i-- > 0;) {
-      if (keys[i] == best) id = i * 32 + lane;
+    for (int i = P; i-- > 0;) {
+      if (keys[i] == best) id = i * 32 + lane, value = values[i];
     }
     id = __reduce_min_sync(0xffffffffu, id);
+    owner = int32_t(id & 31);
 #pragma unroll
-    for (int i = 0; i < router_experts / 32; i++) {
+    for (int i = 0; i < P; i++) {
       if (uint32_t(i * 32 + lane) == id) keys[i] = 0;
     }
-    if (lane == s) mine = int32_t(id);
+    value = __shfl_sync(0xffffffffu, value, owner);
+    if (lane == s) mine = int32_t(id), logit = value;
   }
-  float logit = lane < k ? __ldcg(logits + mine) : 0.0f, max = __shfl_sync(0xffffffffu, logit, 0), e = lane < k ? expf(logit - max) : 0.0f, sum = e;
+  const float max = __shfl_sync(0xffffffffu, logit, 0), e = lane < k ? expf(logit - max) : 0.0f;
+  float sum = e;
   if (!renormalise) {
     sum = 0;
-    for (int32_t i = lane; i < n; i += 32) sum += expf(__ldcg(logits + i) - max);
+#pragma unroll
+    for (int i = 0; i < P; i++) sum += i * 32 + lane < n ? expf(values[i] - max) : 0.0f;
   }
   sum = warp_sum(sum);
   if (lane < k) ids[lane] = mine, weights[lane] = e / sum;
 }
 
+// P: experts are at most 32 * P.
+template <int P>
 __global__ void __launch_bounds__(router_threads) router_kernel(const StepRef* step, RouterArgs a, float* logits, uint32_t* ticket) {
   __shared__ float sums[router_rows][router_threads / 32];
   __shared__ bool last;
-  int32_t expert = blockIdx.x, n = a.w.rows, columns = a.w.columns, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const int32_t expert = blockIdx.x, n = a.w.rows, columns = a.w.columns, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const float4* w = reinterpret_cast<const float4*>(a.w.row(0, expert));
   float4 weights[router_pieces];
 #pragma unroll
   for (int i = 0; i < router_pieces; i++) {
-    int32_t c = i * router_threads + tid;
+    const int32_t c = i * router_threads + tid;
     weights[i] = 4 * c < columns ? __ldg(w + c) : make_float4(0, 0, 0, 0);
   }
+  const float factor = a.w.factor(0);
   await_previous();
   let_next_start();
-  int32_t rows = count_of(step, a.ids);
-  if (rows <= 0) return;
-  for (int32_t r = 0; r < rows; r++) {
+  int32_t rows = 0;
+  for (int32_t r = 0; r == 0 || r < rows; r++) {  // the first row is on its way before the count of rows is known: x has it
     const float* x = a.x.f32(r);
-    bool aligned = (reinterpret_cast<uintptr_t>(x) & 15) == 0;
-    float sum = 0;
+    const bool aligned = (reinterpret_cast<uintptr_t>(x) & 15) == 0;
+    float4 v[router_pieces];
 #pragma unroll
     for (int i = 0; i < router_pieces; i++) {
-      int32_t c = 4 * (i * router_threads + tid);
-      if (c >= columns) break;
-      float4 v = aligned ? *reinterpret_cast<const float4*>(x + c) : make_float4(x[c], x[c + 1], x[c + 2], x[c + 3]);
-      sum += weights[i].x * v.x + weights[i].y * v.y + weights[i].z * v.z + weights[i].w * v.w;
+      const int32_t c = 4 * (i * router_threads + tid);
+      if (c >= columns) v[i] = make_float4(0, 0, 0, 0);
+      else if (aligned) v[i] = *reinterpret_cast<const float4*>(x + c);
+      else v[i] = make_float4(x[c], x[c + 1], x[c + 2], x[c + 3]);
     }
-    sum = warp_sum(sum);
+    if (r == 0) rows = count_of(step, a.ids);
+    if (rows <= 0) return;
+    float part[4] = {};
+#pragma unroll
+    for (int i = 0; i < router_pieces; i++) {
+      if (4 * (i * router_threads + tid) < columns) part[i % 4] += weights[i].x * v[i].x + weights[i].y * v[i].y + weights[i].z * v[i].z + weights[i].w * v[i].w;
+    }
+    const float sum = warp_sum((part[0] + part[1]) + (part[2] + part[3]));
     if (lane == 0) sums[r][warp] = sum;
   }
   __syncthreads();
-  if (tid < rows) {
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < router_threads / 32; i++) sum += sums[tid][i];
-    logits[tid * n + expert] = sum * a.w.factor(0);
-    __threadfence();
+  // Lane r of the first warp has row r, and the first lane takes the ticket for all.
+  if (warp == 0) {
+    static_assert(router_rows <= 32 && router_threads == 128, "a lane a row, four sums each");
+    if (lane < rows) __stcg(logits + lane * n + expert, ((sums[lane][0] + sums[lane][1]) + (sums[lane][2] + sums[lane][3])) * factor);
+    __syncwarp();
+    uint32_t before = 0;
+    if (lane == 0) {
+      __threadfence();
+      before = atomicAdd(ticket, 1u);
+      if (before == gridDim.x - 1) *ticket = 0;
+      __threadfence();
+      last = before == gridDim.x - 1;
+    }
+    __syncwarp();
   }
-  __syncthreads();
-  if (tid == 0) last = atomicAdd(ticket, 1u) == gridDim.x - 1;
-  __syncthreads();
+  if (rows == 1 && warp > 0) return;  // the first warp ranks a single row
+  if (rows > 1) __syncthreads();
   if (!last) return;
-  __threadfence();
-  if (tid == 0) *ticket = 0;
-  for (int32_t r = warp; r < rows; r += router_threads / 32) rank(logits + r * n, n, a.ids.i32(r), a.weights.f32(r), a.ids.d2, a.renormalise, lane);
+  for (int32_t r = warp; r < rows; r += router_threads / 32) rank<P>(logits + r * n, n, a.ids.i32(r), a.weights.f32(r), a.ids.d2, a.renormalise, lane);
 }
 
 struct Router { RouterArgs a; Rounded x; int64_t logits; Many many; };
@@ -145,7 +170,7 @@ void launch_router(const Router& m, const Run& run) {
   if (rows <= 0) return;
   if (w.dtype == BAO_F32 && w.columns % 4 == 0 && w.columns <= 4 * router_threads * router_pieces && w.rows <= router_experts && rows <= router_rows &&
       reinterpret_cast<uintptr_t>(w.data) % 16 == 0) {
-    launch(run, router_kernel, dim3(unsigned(w.rows)), dim3(router_threads), 0, run.step, m.a, run.scratch_f32(m.logits), run.tickets);
+    launch(run, w.rows <= 128 ? router_kernel<4> : router_kernel<router_experts / 32>, dim3(unsigned(w.rows)), dim3(router_threads), 0, run.step, m.a, run.scratch_f32(m.logits), run.tickets);
     Launched& now = run.order->now;
     now.known = true;
     now.reads_of(m.a.x);
