@@ -138,6 +138,7 @@ struct Sums {
 template <int G, class Fetch, class Body>
 __device__ __forceinline__ void each_head(const StepRef* step, const Tensor& t, Fetch fetch, Body body) {
   __shared__ float shared[2][most_sums][64];
+  __syncwarp();
   if constexpr (G == 1) cluster_begins();
   await_previous();
   let_next_start();
@@ -145,6 +146,7 @@ __device__ __forceinline__ void each_head(const StepRef* step, const Tensor& t, 
   auto row = fetch(int32_t(blockIdx.y), o);
   const int32_t rows = count_of(step, t);
   Sums<G> sums{shared, t.d2};
+  __syncwarp();
   if constexpr (G == 1) cluster_waits();  // all its blocks have begun: their shared memory is there
   for (int32_t r = blockIdx.y; r < rows; r += gridDim.y) {
     if (r != int32_t(blockIdx.y)) row = fetch(r, o);
@@ -215,10 +217,11 @@ __global__ void __launch_bounds__(most_threads<G>) moe_merge_kernel(const StepRe
     const float fa = factor(both.v[0], n, a.eps), fb = factor(both.v[1], n, a.eps);
     const auto m = made<G>([&](int i) { return __fmaf_rn(in.a.v[i] * fa, wa.v[i], in.b.v[i] * fb * wb.v[i]); });
     const float fm = sums.factor_of(m, a.eps);
-    const auto sum = made<G>([&](int i) { return (in.residual.v[i] + m.v[i] * fm * w.v[i]) * a.scale; });
+    const auto middle = G == 1 ? w : weights<G>(a.w, n);  // two groups of all weights are too many registers
+    const auto sum = made<G>([&](int i) { return (in.residual.v[i] + m.v[i] * fm * middle.v[i]) * a.scale; });
     store<G>(a.sum.f32(r) + o, n, sum);
     if (!a.y.present()) return;
-    const auto last = G == 1 ? wy : weights<G>(a.wy, n);  // two groups of all weights are too many registers
+    const auto last = G == 1 ? wy : weights<G>(a.wy, n);
     const float fy = sums.factor_of(sum, a.eps);
     store<G>(a.y.f32(r) + o, n, made<G>([&](int i) { return sum.v[i] * fy * last.v[i]; }));
   });
