@@ -6,8 +6,8 @@ namespace {
 
 // Rows of x to int8, a thread four values. Grid: columns / 4, rows * slots.
 __global__ void __launch_bounds__(256) round_kernel(const StepRef* step, Tensor x, int32_t columns, int32_t most, int8_t* q, GroupOfX* groups) {
-  let_next_start();
   await_previous();
+  let_next_start();
   int32_t rows = min(count_of(step, x), most), i = blockIdx.x * 256 + threadIdx.x;
   if (i - int32_t(threadIdx.x & 31) >= columns / 4) return;
   for (int32_t r = blockIdx.y; r < rows * x.d1; r += gridDim.y) {
@@ -48,8 +48,7 @@ bool few_member(FewArgs& a, const Tensor& dst, const WeightRef& w, int32_t first
   m = FewMember{dst, w, outputs, first / tile_rows, shape.cell_bytes, int32_t(shape.bytes - int64_t(shape.cells - 1) * shape.cell_bytes), a.items};
   // Tiles of all members; of gate and up, those of one.
   if (a.kind == FewKind::plain || a.members == 1) a.items += (outputs + tile_rows - 1) / tile_rows;
-  int32_t largest = m.last_bytes > m.cell_bytes || a.cells == 1 ? m.last_bytes : m.cell_bytes;
-  if (largest > a.stage_bytes) a.stage_bytes = largest;
+  if (m.cell_bytes > a.stage_bytes) a.stage_bytes = m.cell_bytes;
   return a.kind != FewKind::glu || a.member[0].w.dtype == w.dtype;
 }
 
@@ -61,29 +60,26 @@ int64_t reserve_few(Builder& b, const Tensor& x) {
 bool launch_few(FewArgs& a, int64_t scratch, const Run& run) {
   int32_t rows = run.bound(a.member[0].dst), slots = a.ids.present() ? a.ids.d2 : 1;
   if (rows <= 0) return true;
-  if (rows > few_rows || (rows > 1 && a.kind == FewKind::sum)) return false;
-
-  // How many rows of x a block holds: of one row's product its own, else as many as fit beside the rings.
-  int32_t n = rows == 1 ? 0 : a.ids.present() || rows <= 8 ? 1 : 2;
   const int64_t limit = most_shared();
+  if (rows == 1) return launch_few_1(a, limit, run);
+  if (rows > few_rows || a.kind == FewKind::sum) return false;
+
+  // How many rows of x a block holds: as many as fit beside the rings.
+  int32_t n = a.ids.present() || rows <= 8 ? 1 : 2;
   int64_t ring = int64_t(few_warps) * few_stages * a.stage_bytes, row_bytes = int64_t(a.cells) * (cell_columns + 8 * int64_t(sizeof(GroupOfX)));
   auto partial = [&](int32_t columns) { return int64_t(few_warps) * 2 * columns * tile_rows * 4; };
-  if (n == 0) {
-    a.x_rows = a.kind == FewKind::sum ? slots : 1;
-  } else {
-    if (n == 2 && ring + 16 * row_bytes + partial(16) > limit) n = 1;
-    a.x_rows = 8 * n;
-    if (n == 1 && ring + 8 * row_bytes + partial(8) > limit) {
-      if (a.ids.present()) return false;
-      a.x_rows = 4;
-    }
+  if (n == 2 && ring + 16 * row_bytes + partial(16) > limit) n = 1;
+  a.x_rows = 8 * n;
+  if (n == 1 && ring + 8 * row_bytes + partial(8) > limit) {
+    if (a.ids.present()) return false;
+    a.x_rows = 4;
   }
-  int64_t shared = ring + a.x_rows * row_bytes + partial(n == 0 ? 1 : 8 * n);
+  int64_t shared = ring + a.x_rows * row_bytes + partial(8 * n);
   if (shared > limit) return false;
 
   // Warps share an item where there are few items, so that all multiprocessors have about 12 at work, each with at least a cell.
-  int32_t units = a.cells * (a.kind == FewKind::glu ? 2 : a.kind == FewKind::sum ? slots : 1);
-  int32_t copies = a.ids.present() && a.kind != FewKind::sum ? rows * slots : n == 0 ? 1 : (rows + a.x_rows - 1) / a.x_rows;
+  int32_t units = a.cells * (a.kind == FewKind::glu ? 2 : 1);
+  int32_t copies = a.ids.present() ? rows * slots : (rows + a.x_rows - 1) / a.x_rows;
   int64_t wanted = int64_t(run.multiprocessors) * 12;
   a.split = 1;
   while (a.split < few_warps && int64_t(a.items) * copies * a.split < wanted && units >= 2 * a.split) a.split *= 2;
@@ -92,22 +88,19 @@ bool launch_few(FewArgs& a, int64_t scratch, const Run& run) {
   int32_t blocks = int32_t(blocks_of(a.items, few_warps / a.split));
   if (a.split == 1 && one_type) {
     // Blocks that stay: as many as there is room for.
-    int32_t room = int32_t((limit + 1024) / (shared + 1024)), most = n == 0 ? 3 : n == 1 ? 2 : 1, resident = run.multiprocessors * (room < 1 ? 1 : room > most ? most : room);
+    int32_t room = int32_t((limit + 1024) / (shared + 1024)), most = n == 1 ? 2 : 1, resident = run.multiprocessors * (room < 1 ? 1 : room > most ? most : room);
     if (blocks > resident) blocks = resident;
   }
 
-  // A block rounds one row itself: more are rounded once for all blocks.
-  if (n > 0 || int64_t(a.x_rows) * a.columns > few_rounds) {
-    a.apart = false;
-    int64_t total = int64_t(a.x.d0 < few_rows ? a.x.d0 : few_rows) * a.x.columns();
-    int8_t* q = reinterpret_cast<int8_t*>(run.scratch + scratch);
-    GroupOfX* groups = reinterpret_cast<GroupOfX*>(run.scratch + scratch + (total + 127) / 128 * 128);
-    launch(run, round_kernel, dim3(blocks_of(a.columns / 4, 256), unsigned(rows * a.x.d1)), dim3(256), 0, run.step, a.x, a.columns, few_rows, q, groups);
-    a.q = q, a.groups = groups;
-  }
+  // Rounded once for all blocks: a launch of its own, so this one is not beside the launch before.
+  a.apart = false;
+  int64_t total = int64_t(a.x.d0 < few_rows ? a.x.d0 : few_rows) * a.x.columns();
+  int8_t* q = reinterpret_cast<int8_t*>(run.scratch + scratch);
+  GroupOfX* groups = reinterpret_cast<GroupOfX*>(run.scratch + scratch + (total + 127) / 128 * 128);
+  launch(run, round_kernel, dim3(blocks_of(a.columns / 4, 256), unsigned(rows * a.x.d1)), dim3(256), 0, run.step, a.x, a.columns, few_rows, q, groups);
+  a.q = q, a.groups = groups;
   dim3 grid{unsigned(blocks), unsigned(copies)};
-  if (n == 0) launch_few_1(a, grid, size_t(shared), int(limit), run);
-  else if (n == 1) launch_few_8(a, grid, size_t(shared), int(limit), run);
+  if (n == 1) launch_few_8(a, grid, size_t(shared), int(limit), run);
   else launch_few_16(a, grid, size_t(shared), int(limit), run);
   return true;
 }

@@ -36,6 +36,7 @@ struct FewArgs {
   int32_t split;            // warps that share an item: a power of two
   int32_t stage_bytes;      // of one cell in shared memory
   int32_t x_rows;           // rows in shared memory
+  int32_t each, stages;     // one row: units of a warp, cells of a warp that are in shared memory or on their way
   bool apart;               // beside the launch before: the kernel waits for that one's end before its own
 };
 
@@ -47,8 +48,8 @@ int64_t reserve_few(Builder& b, const Tensor& x);  // scratch for rounded rows
 // False, and nothing launched: too many rows, or too long ones for shared memory.
 bool launch_few(FewArgs& a, int64_t scratch, const Run& run);
 
-// few_1.cu, few_8.cu, few_16.cu: for one row; for up to 8 and 16 rows, or pairs of one expert.
-void launch_few_1(const FewArgs& a, dim3 grid, size_t shared, int limit, const Run& run);
+// few_1.cu: one row. few_8.cu, few_16.cu: up to 8 and 16 rows, or pairs of one expert.
+bool launch_few_1(FewArgs& a, int64_t limit, const Run& run);
 void launch_few_8(const FewArgs& a, dim3 grid, size_t shared, int limit, const Run& run);
 void launch_few_16(const FewArgs& a, dim3 grid, size_t shared, int limit, const Run& run);
 

@@ -1,22 +1,18 @@
-// The decode product. A warp streams cells of 16 weight rows x 256 columns through its own ring in shared memory and multiplies them with operands of
-// int8 activations; several warps share a tile where there are few. Nothing here writes scratch or needs another launch.
+// The decode product of 2 rows and more. A warp streams cells of 16 weight rows x 256 columns through its own ring in shared memory and multiplies them with
+// operands of int8 activations, rounded by a launch before; several warps share a tile where there are few.
 #pragma once
-#include "few.h"
-#include "ptx.h"
+#include "few_round.cuh"
 
 namespace bao {
 namespace few {
 
-// Adding an integer to this float's bits adds it to the float: products accumulate on top of it, and need no conversion.
-constexpr float magic = 12582912.0f;  // 1.5 * 2^23
-
-// Shared memory, in this order. Rows of x: one (or all slots' of a sum) when N is 0, else 4 or 8 N, interleaved by group of 32.
+// Shared memory, in this order. Rows of x: 4 or 8 N, interleaved by group of 32.
 template <int N>
 struct Shared {
   uint8_t* ring;      // [warps][stages][stage_bytes]
-  int8_t* q;          // N 0: [x_rows][cells * 256]; else [group][x_rows][32]
-  GroupOfX* groups;   // N 0: [x_rows][cells * 8]; else [group][x_rows]
-  float* partial;     // [warps][2][N 0: 1, else 8 N][16]
+  int8_t* q;          // [group][x_rows][32]
+  GroupOfX* groups;   // [group][x_rows]
+  float* partial;     // [warps][2][8 N][16]
   __device__ Shared(uint4* base, const FewArgs& a) {
     ring = reinterpret_cast<uint8_t*>(base);
     q = reinterpret_cast<int8_t*>(ring + few_warps * few_stages * a.stage_bytes);
@@ -27,34 +23,34 @@ struct Shared {
 
 // Where a warp is in its work. Units of an item are numbered through its parts; a warp takes [first, end) of each of its items.
 struct Place {
-  const uint8_t* at;  // null: an unknown expert, or no more work
+  const uint8_t* at;  // null: no more work
   int32_t item, unit, part, cell;
 };
 
 struct Warp {
   int32_t lane, first, end, stride, cell_bytes, last_bytes;
   uint8_t* ring;
-  const int32_t* expert;  // of each part of a sum, else one
+  uint64_t* barrier;  // [stages]
+  int32_t expert;
 };
 
 __device__ __forceinline__ const uint8_t* part_at(const FewArgs& a, const Warp& w, int32_t item, int32_t part) {
-  int32_t m = 0, expert = w.expert[a.kind == FewKind::sum ? part : 0];
+  int32_t m = 0;
   if (a.kind == FewKind::plain) {
     while (m + 1 < a.members && item >= a.member[m + 1].start) m++;
   } else if (a.kind == FewKind::glu) {
     m = part;
   }
   const FewMember& member = a.member[m];
-  if (expert < 0) return nullptr;
   int32_t tile = member.first_tile + item - (a.kind == FewKind::plain ? member.start : 0);
-  return member.w.data + int64_t(expert) * member.w.expert_bytes + int64_t(tile) * (member.w.row_bytes * tile_rows);
+  return member.w.data + int64_t(w.expert) * member.w.expert_bytes + int64_t(tile) * (member.w.row_bytes * tile_rows);
 }
 
 __device__ __forceinline__ Place place_at(const FewArgs& a, const Warp& w, int32_t item) {
   Place p{nullptr, item, w.first, w.first / a.cells, w.first % a.cells};
   if (item >= a.items) return p;
   p.at = part_at(a, w, item, p.part);
-  if (p.at) p.at += p.cell * w.cell_bytes;
+  p.at += p.cell * w.cell_bytes;
   return p;
 }
 
@@ -65,79 +61,40 @@ __device__ __forceinline__ void advance(const FewArgs& a, const Warp& w, Place& 
   } else if (p.cell == a.cells) {
     p.cell = 0, p.part++;
     p.at = part_at(a, w, p.item, p.part);
-  } else if (p.at) {
+  } else {
     p.at += w.cell_bytes;
   }
 }
 
-// Starts the copy of a cell; one group of copies, also when there is nothing to copy.
+// Starts the copy of a cell, if there is one. Whole warps.
 __device__ __forceinline__ void fetch(const FewArgs& a, const Warp& w, const Place& p, int32_t slot) {
-  if (p.item < a.items && p.at) {
-    int32_t bytes = p.cell + 1 == a.cells ? w.last_bytes : w.cell_bytes;
-    uint8_t* to = w.ring + slot * a.stage_bytes;
-    for (int32_t i = w.lane * 16; i < bytes; i += 512) copy_async(to + i, p.at + i);
+  if (p.item >= a.items) return;
+  uint32_t bytes = uint32_t(p.cell + 1 == a.cells ? w.last_bytes : w.cell_bytes);
+#if __CUDA_ARCH__ >= 900
+  if (w.lane == 0) copy_whole(w.ring + slot * a.stage_bytes, p.at, bytes, w.barrier + slot);
+#else
+  copy_shared(w.ring + slot * a.stage_bytes, p.at, bytes, w.barrier + slot);
+#endif
+}
+
+// Waits for first copies that nobody will use.
+__device__ __forceinline__ void drain(const FewArgs& a, const Warp& w, int32_t first_item) {
+  Place p = place_at(a, w, first_item);
+  for (int32_t i = 0; i < few_stages && p.item < a.items; i++) {
+    barrier_wait(w.barrier + i, 0);
+    advance(a, w, p);
   }
-  copies_end_group();
 }
 
 // ---- activations
-
-// Four values of a group, by one of eight neighbouring threads: their bytes; the group's numbers are right in the first of the eight.
-__device__ __forceinline__ uint32_t round_group(float4 v, GroupOfX& group) {
-  uint32_t largest = max(max(__float_as_uint(v.x) & 0x7FFFFFFFu, __float_as_uint(v.y) & 0x7FFFFFFFu), max(__float_as_uint(v.z) & 0x7FFFFFFFu, __float_as_uint(v.w) & 0x7FFFFFFFu));
-#pragma unroll
-  for (int o = 1; o < 8; o <<= 1) largest = max(largest, __shfl_xor_sync(0xffffffffu, largest, o));
-  bool finite = largest < 0x7F800000u;
-  float most = __uint_as_float(largest), inverse = finite && largest ? 127.0f / most : 0.0f;
-  if (!isfinite(inverse)) inverse = 0;
-  uint32_t bytes = 0;
-  if (finite) {
-    bytes = (uint32_t(int32_t(rintf(v.x * inverse))) & 255) | (uint32_t(int32_t(rintf(v.y * inverse))) & 255) << 8 |
-            (uint32_t(int32_t(rintf(v.z * inverse))) & 255) << 16 | uint32_t(int32_t(rintf(v.w * inverse))) << 24;
-  }
-  int32_t sum = __dp4a(int32_t(bytes), 0x01010101, 0);
-  sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-  sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-  int32_t other = __shfl_xor_sync(0xffffffffu, sum, 4);
-  group = GroupOfX{finite ? most / 127.0f : __int_as_float(0x7fc00000), float(sum), float(other), float(sum + other)};
-  return bytes;
-}
-
-__device__ __forceinline__ float4 four_of(const float* x) {
-  if ((reinterpret_cast<uintptr_t>(x) & 15) == 0) return *reinterpret_cast<const float4*>(x);
-  return make_float4(x[0], x[1], x[2], x[3]);
-}
-
-// Rounds rows of x (a sum's slots, or one) into shared memory, zeros up to whole cells. A batch's loads are all on their way before the first one is
-// used: one at a time, their latency was most of the time of a small product.
-__device__ __forceinline__ void round_rows(const FewArgs& a, const Shared<0>& s, const float* x) {
-  constexpr int batch = 6;
-  int32_t words = a.cells * (cell_columns / 4), total = a.x_rows * words;  // whole warps
-  for (int32_t from = threadIdx.x; from < total; from += batch * few_warps * 32) {
-    float4 v[batch];
-#pragma unroll
-    for (int j = 0; j < batch; j++) {
-      int32_t n = from + j * few_warps * 32, r = n / words, i = n - r * words;
-      v[j] = n < total && 4 * i < a.columns ? four_of(x + int64_t(r) * a.columns + 4 * i) : make_float4(0, 0, 0, 0);
-    }
-#pragma unroll
-    for (int j = 0; j < batch; j++) {
-      int32_t n = from + j * few_warps * 32;
-      if (n >= total) break;
-      GroupOfX group;
-      reinterpret_cast<uint32_t*>(s.q)[n] = round_group(v[j], group);
-      if ((n & 7) == 0) s.groups[n >> 3] = group;
-    }
-  }
-}
 
 // Copies rows that were rounded before; row_at(n) is the n-th one's place, negative: zeros.
 template <int N, class RowAt>
 __device__ __forceinline__ void copy_rows(const FewArgs& a, const Shared<N>& s, RowAt row_at) {
   int32_t groups = a.cells * 8, whole = a.columns / 32;
   for (int32_t i = threadIdx.x; i < groups * a.x_rows; i += few_warps * 32) {
-    int32_t group = N == 0 ? i % groups : i / a.x_rows;
-    int64_t row = row_at(N == 0 ? i / groups : i % a.x_rows);
+    int32_t group = i / a.x_rows;
+    int64_t row = row_at(i % a.x_rows);
     uint4 low{}, high{}, numbers{};
     if (row >= 0 && group < whole) {
       const uint4* q = reinterpret_cast<const uint4*>(a.q + row * a.columns + group * 32);
@@ -149,59 +106,6 @@ __device__ __forceinline__ void copy_rows(const FewArgs& a, const Shared<N>& s, 
 }
 
 // ---- products of one cell
-
-template <int DT>
-__device__ __forceinline__ int32_t start_of(float sum) {
-  return __float_as_int(Layout<DT>::offset ? fmaf(float(-Layout<DT>::offset), sum, magic) : magic);
-}
-
-template <int DT>
-__device__ __forceinline__ void operand(const Codes<DT>& codes, int k, uint32_t (&a)[4]) {
-  a[0] = codes.word(k, 0, 0), a[1] = codes.word(k, 0, 1), a[2] = codes.word(k, 1, 0), a[3] = codes.word(k, 1, 1);
-}
-
-// One row of x: its groups are the operand's columns, so that one accumulator holds the products of 8 groups with 16 rows. acc: this lane's share of rows
-// g and g + 8.
-template <int DT>
-__device__ __forceinline__ void multiply_one(const uint8_t* cell, int32_t steps, const int8_t* q, const GroupOfX* groups, int lane, float (&acc)[2]) {
-  using L = Layout<DT>;
-  int g = lane >> 2, t = lane & 3;
-  const uint8_t* step = cell + L::scale_bytes;
-#pragma unroll
-  for (int part = 0; part < (L::sixteen ? 2 : 1); part++) {
-    if (part * 2 >= steps) break;
-    float scale[4], bias[4];
-    load_scales<DT>(cell, lane, part, scale, bias);
-    // Column n of the operand: group n of the cell; or half n & 1 of group n / 2, whose elements are those of units 0, 1 or 2, 3.
-    int group = L::sixteen ? part * 4 + (g >> 1) : g;
-    uint2 b = *reinterpret_cast<const uint2*>(q + group * 32 + t * 8);
-    if (L::sixteen && (g & 1) != (t >> 1)) b = make_uint2(0, 0);
-    GroupOfX first = groups[L::sixteen ? part * 4 + t : 2 * t], second = L::sixteen ? first : groups[2 * t + 1];
-    float first_sum = L::sixteen ? first.low : first.all, second_sum = L::sixteen ? second.high : second.all;
-    int32_t c[4];
-    c[0] = c[2] = start_of<DT>(first_sum), c[1] = c[3] = start_of<DT>(second_sum);
-#pragma unroll
-    for (int s = 0; s < (L::sixteen ? 2 : 4); s++) {
-      if (part * 2 + s < steps) {
-        Codes<DT> codes;
-        codes.load(step + (part * 2 + s) * L::step_bytes, lane);
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-          uint32_t w[4];
-          operand(codes, k, w);
-          bool mine = (L::sixteen ? g >> 1 : g) == 2 * s + k;
-          multiply_bytes(c, w, mine ? b.x : 0, mine ? b.y : 0);
-        }
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      float u = scale[2 * r] * (__int_as_float(c[2 * r]) - magic), v = scale[2 * r + 1] * (__int_as_float(c[2 * r + 1]) - magic);
-      if constexpr (has_bias(DT)) u = fmaf(bias[2 * r], first_sum, u), v = fmaf(bias[2 * r + 1], second_sum, v);
-      acc[r] = fmaf(first.scale, u, fmaf(second.scale, v, acc[r]));
-    }
-  }
-}
 
 // Up to 8 N rows of x, each an operand's column (4 of them, when N is 1 and `width` is 4). acc[4 n + i]: rows g (i = 0, 1) and g + 8, columns
 // 8 n + 2 t + (i & 1).
@@ -263,8 +167,7 @@ __device__ __forceinline__ void multiply_rows(const uint8_t* cell, int32_t steps
 struct Outputs {
   int32_t count, slots, first;
   const int32_t* pair;  // null: rows from `first` on
-  float factor[2];      // of gate and up, or of the one weight; a sum's are in `weight`
-  const float* weight;  // of each part of a sum
+  float factor[2];      // of gate and up, or of the one weight
   __device__ __forceinline__ float* row(const Tensor& dst, int32_t outputs, int32_t column) const {
     if (!pair) return dst.f32(first + column);
     return dst.f32(pair[column] / slots) + int64_t(pair[column] % slots) * outputs;
@@ -289,74 +192,55 @@ __device__ __forceinline__ void store(const FewArgs& a, const Outputs& out, int3
 // Everything a warp has to do once the activations are in shared memory.
 template <int DT, int N>
 __device__ __forceinline__ void consume(const FewArgs& a, const Warp& w, const Shared<N>& s, const Outputs& out, Place next) {
-  constexpr int sums = N == 0 ? 2 : 4 * N, columns = N == 0 ? 1 : 8 * N;
+  constexpr int sums = 4 * N, columns = 8 * N;
   int g = w.lane >> 2, t = w.lane & 3, warp = threadIdx.x >> 5;
   Place here = place_at(a, w, blockIdx.x * (few_warps / a.split) + warp / a.split);
   float acc[sums] = {}, value[sums] = {}, up[sums] = {};
   int32_t slot = 0;
+  uint32_t parity = 0;
   while (here.item < a.items) {
-    copies_wait<few_stages - 1>();
-    __syncwarp();
-    if (here.at) {
-      const uint8_t* cell = w.ring + slot * a.stage_bytes;
-      int32_t steps = min(4, a.steps - 4 * here.cell);
-      if constexpr (N == 0) {
-        int32_t row = a.x_rows == 1 ? 0 : here.part;
-        multiply_one<DT>(cell, steps, s.q + (row * a.cells + here.cell) * cell_columns, s.groups + (row * a.cells + here.cell) * 8, w.lane, acc);
-      } else {
-        multiply_rows<DT, N>(cell, steps, s.q + here.cell * (cell_columns * a.x_rows), s.groups + here.cell * (8 * a.x_rows), a.x_rows, w.lane, acc);
-      }
-    }
+    barrier_wait(w.barrier + slot, parity);
+    multiply_rows<DT, N>(w.ring + slot * a.stage_bytes, min(4, a.steps - 4 * here.cell), s.q + here.cell * (cell_columns * a.x_rows), s.groups + here.cell * (8 * a.x_rows),
+                         a.x_rows, w.lane, acc);
     __syncwarp();
     fetch(a, w, next, slot);
     advance(a, w, next);
-    slot = slot + 1 == few_stages ? 0 : slot + 1;
+    if (++slot == few_stages) slot = 0, parity ^= 1;
 
     if (here.unit + 1 == w.end || here.cell + 1 == a.cells) {
 #pragma unroll
       for (int i = 0; i < sums; i++) {
-        if (a.kind == FewKind::sum) value[i] = fmaf(out.weight[here.part], acc[i], value[i]);
-        else if (here.part) up[i] = acc[i];
+        if (here.part) up[i] = acc[i];
         else value[i] = acc[i];
         acc[i] = 0;
       }
     }
     if (here.unit + 1 == w.end) {
-      if constexpr (N == 0) {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-          value[i] += __shfl_xor_sync(0xffffffffu, value[i], 1), up[i] += __shfl_xor_sync(0xffffffffu, up[i], 1);
-          value[i] += __shfl_xor_sync(0xffffffffu, value[i], 2), up[i] += __shfl_xor_sync(0xffffffffu, up[i], 2);
-        }
-      }
       float* partial = s.partial + warp * (2 * columns * tile_rows);
 #pragma unroll
       for (int i = 0; i < sums; i++) {
-        int r = N == 0 ? g + 8 * i : g + 8 * (i >> 1 & 1), column = N == 0 ? 0 : 8 * (i >> 2) + 2 * t + (i & 1);
-        if (N != 0 || t == 0) {
-          if (a.split == 1) store(a, out, here.item, r, column, value[i], up[i]);
-          else partial[column * tile_rows + r] = value[i], partial[(columns + column) * tile_rows + r] = up[i];
-        }
+        int r = g + 8 * (i >> 1 & 1), column = 8 * (i >> 2) + 2 * t + (i & 1);
+        if (a.split == 1) store(a, out, here.item, r, column, value[i], up[i]);
+        else partial[column * tile_rows + r] = value[i], partial[(columns + column) * tile_rows + r] = up[i];
         value[i] = up[i] = 0;
       }
     }
     advance(a, w, here);
   }
-  copies_wait<0>();
 }
 
 template <int N>
-__global__ void __launch_bounds__(few_warps * 32, N == 0 ? 3 : N == 1 ? 2 : 1) few_kernel(const StepRef* step, FewArgs a) {
+__global__ void __launch_bounds__(few_warps * 32, N == 1 ? 2 : 1) few_kernel(const StepRef* step, FewArgs a) {
   extern __shared__ uint4 dynamic[];
-  __shared__ int32_t expert[32], pair[N == 0 ? 1 : 8 * N], found[2];
-  __shared__ float weight[32];
+  __shared__ uint64_t barrier[few_warps * few_stages];
+  __shared__ int32_t pair[8 * N], found[2];
   Shared<N> s(dynamic, a);
   int32_t warp = threadIdx.x >> 5, tid = threadIdx.x, first_item = blockIdx.x * (few_warps / a.split) + warp / a.split;
   bool routed = a.ids.present();
 
   Warp w;
   w.lane = tid & 31;
-  int32_t units = a.cells * (a.kind == FewKind::glu ? 2 : a.kind == FewKind::sum ? a.ids.d2 : 1), part = warp % a.split;
+  int32_t units = a.cells * (a.kind == FewKind::glu ? 2 : 1), part = warp % a.split;
   w.first = int32_t(int64_t(units) * part / a.split), w.end = int32_t(int64_t(units) * (part + 1) / a.split);
   w.stride = a.split == 1 ? gridDim.x * few_warps : a.items;
   int32_t m = 0;
@@ -365,7 +249,13 @@ __global__ void __launch_bounds__(few_warps * 32, N == 0 ? 3 : N == 1 ? 2 : 1) f
   }
   w.cell_bytes = a.member[m].cell_bytes, w.last_bytes = a.member[m].last_bytes;
   w.ring = s.ring + warp * (few_stages * a.stage_bytes);
-  w.expert = expert;
+  w.barrier = barrier + warp * few_stages;
+  w.expert = 0;
+  if (w.lane == 0) {
+    for (int32_t i = 0; i < few_stages; i++) barrier_make(w.barrier + i);
+    barriers_made();
+  }
+  __syncwarp();
   if (w.first == w.end) first_item = a.items;  // more warps than units
 
   // Weights of a known place are on their way before the launch before this one has ended.
@@ -377,23 +267,19 @@ __global__ void __launch_bounds__(few_warps * 32, N == 0 ? 3 : N == 1 ? 2 : 1) f
       if (next.item < a.items) advance(a, w, next);
     }
   };
-  if (!routed) {
-    if (tid == 0) expert[0] = 0;
-    __syncthreads();
-    begin();
-  }
-  let_next_start();
+  if (!routed) begin();
   await_previous();
+  let_next_start();
   int32_t rows = count_of(step, a.member[0].dst);
   if (rows <= 0) {
-    copies_wait<0>();
+    if (!routed) drain(a, w, first_item);
     return;
   }
 
   // Rows of x, when it is not routed, are cut over the grid's y.
-  Outputs out{N == 0 ? 1 : min(a.x_rows, rows - int32_t(blockIdx.y) * a.x_rows), 1, N == 0 ? 0 : int32_t(blockIdx.y) * a.x_rows, nullptr, {1.0f, 1.0f}, weight};
-  if (N != 0 && !routed && out.count <= 0) {
-    copies_wait<0>();
+  Outputs out{min(a.x_rows, rows - int32_t(blockIdx.y) * a.x_rows), 1, int32_t(blockIdx.y) * a.x_rows, nullptr, {1.0f, 1.0f}};
+  if (!routed && out.count <= 0) {
+    drain(a, w, first_item);
     return;
   }
   if (routed) {
@@ -402,70 +288,51 @@ __global__ void __launch_bounds__(few_warps * 32, N == 0 ? 3 : N == 1 ? 2 : 1) f
       int32_t id = a.ids.i32(p / k)[p % k];
       return id >= 0 && id < most ? id : -1;
     };
-    if (a.kind == FewKind::sum) {
-      if (tid < k) {
-        int32_t id = id_of(tid);
-        expert[tid] = id;
-        weight[tid] = id < 0 ? 0.0f : a.weights.f32(0)[tid] * a.member[0].w.factor(id);
+    if (mine >= rows * k) return;
+    int32_t id = id_of(mine);
+    // The pairs of this expert, in order. This block takes 8 N of them if its own is the first, or the 8 N-th after the first, and so on.
+    if (warp == 0) {
+      int32_t before = 0, count = 0;
+      for (int32_t base = 0; base < rows * k; base += 32) {
+        int32_t p = base + w.lane;
+        bool same = id >= 0 && p < rows * k && id_of(p) == id;
+        uint32_t all = __ballot_sync(0xffffffffu, same);
+        int32_t rank = before + __popc(all & ((1u << w.lane) - 1));
+        if (base <= mine && mine < base + 32) found[0] = before + __popc(all & ((1u << (mine & 31)) - 1));
+        __syncwarp();
+        if (same && p >= mine && rank - found[0] < 8 * N) pair[rank - found[0]] = p, count = rank - found[0] + 1;
+        before += __popc(all);
       }
-    } else {
-      if (mine >= rows * k) return;
-      int32_t id = id_of(mine);
-      if (tid == 0) expert[0] = id;
-      if constexpr (N == 0) {
-        if (tid == 0) pair[0] = mine;
-      } else {
-        // The pairs of this expert, in order. This block takes 8 N of them if its own is the first, or the 8 N-th after the first, and so on.
-        if (warp == 0) {
-          int32_t before = 0, count = 0;
-          for (int32_t base = 0; base < rows * k; base += 32) {
-            int32_t p = base + w.lane;
-            bool same = id >= 0 && p < rows * k && id_of(p) == id;
-            uint32_t all = __ballot_sync(0xffffffffu, same);
-            int32_t rank = before + __popc(all & ((1u << w.lane) - 1));
-            if (base <= mine && mine < base + 32) found[0] = before + __popc(all & ((1u << (mine & 31)) - 1));
-            __syncwarp();
-            if (same && p >= mine && rank - found[0] < 8 * N) pair[rank - found[0]] = p, count = rank - found[0] + 1;
-            before += __popc(all);
-          }
 #pragma unroll
-          for (int o = 16; o; o >>= 1) count = max(count, __shfl_xor_sync(0xffffffffu, count, o));
-          if (w.lane == 0) found[1] = id < 0 ? 1 : count;
-          if (id < 0 && w.lane == 0) found[0] = 0, pair[0] = mine;
-        }
-      }
-      __syncthreads();
-      out.pair = pair, out.slots = k, out.count = N == 0 ? 1 : found[1];
-      if (N != 0 && found[0] % (N == 0 ? 1 : 8 * N) != 0) return;
-      if (id < 0) {  // no such expert: zeros
-        int32_t tiles = few_warps / a.split, passes = a.split == 1 ? (a.items + int32_t(gridDim.x) * tiles - 1) / (int32_t(gridDim.x) * tiles) : 1;
-        for (int32_t pass = 0; pass < passes; pass++) {
-          for (int32_t i = tid; i < tiles * tile_rows; i += few_warps * 32) {
-            int32_t item = (pass * int32_t(gridDim.x) + blockIdx.x) * tiles + i / tile_rows, j = item * tile_rows + i % tile_rows;
-            if (item < a.items && j < a.member[0].outputs) out.row(a.member[0].dst, a.member[0].outputs, 0)[j] = 0.0f;
-          }
-        }
-        return;
-      }
-      out.factor[0] = a.member[0].w.factor(id);
-      if (a.kind == FewKind::glu) out.factor[1] = a.member[1].w.factor(id);
+      for (int o = 16; o; o >>= 1) count = max(count, __shfl_xor_sync(0xffffffffu, count, o));
+      if (w.lane == 0) found[1] = id < 0 ? 1 : count;
+      if (id < 0 && w.lane == 0) found[0] = 0, pair[0] = mine;
     }
     __syncthreads();
+    out.pair = pair, out.slots = k, out.count = found[1];
+    if (found[0] % (8 * N) != 0) return;
+    if (id < 0) {  // no such expert: zeros
+      int32_t tiles = few_warps / a.split, passes = a.split == 1 ? (a.items + int32_t(gridDim.x) * tiles - 1) / (int32_t(gridDim.x) * tiles) : 1;
+      for (int32_t pass = 0; pass < passes; pass++) {
+        for (int32_t i = tid; i < tiles * tile_rows; i += few_warps * 32) {
+          int32_t item = (pass * int32_t(gridDim.x) + blockIdx.x) * tiles + i / tile_rows, j = item * tile_rows + i % tile_rows;
+          if (item < a.items && j < a.member[0].outputs) out.row(a.member[0].dst, a.member[0].outputs, 0)[j] = 0.0f;
+        }
+      }
+      return;
+    }
+    out.factor[0] = a.member[0].w.factor(id);
+    if (a.kind == FewKind::glu) out.factor[1] = a.member[1].w.factor(id);
+    w.expert = id;
     begin();
   } else if (a.kind == FewKind::glu) {
     out.factor[0] = a.member[0].w.factor(0), out.factor[1] = a.member[1].w.factor(0);
   }
 
-  if constexpr (N == 0) {
-    int32_t slot = a.kind != FewKind::sum && a.x.d1 > 1 ? int32_t(blockIdx.y) : 0;
-    if (a.q) copy_rows<N>(a, s, [&](int32_t n) { return int64_t(slot + n); });
-    else round_rows(a, s, a.x.f32(0) + int64_t(slot) * a.columns);
-  } else {
-    copy_rows<N>(a, s, [&](int32_t n) -> int64_t {
-      if (n >= out.count) return -1;
-      return !routed ? out.first + n : a.x.d1 == 1 ? pair[n] / a.ids.d2 : pair[n];
-    });
-  }
+  copy_rows<N>(a, s, [&](int32_t n) -> int64_t {
+    if (n >= out.count) return -1;
+    return !routed ? out.first + n : a.x.d1 == 1 ? pair[n] / a.ids.d2 : pair[n];
+  });
   __syncthreads();
 
 #define BAO_CASE(name) case BAO_##name: consume<BAO_##name, N>(a, w, s, out, next); break
@@ -479,11 +346,11 @@ __global__ void __launch_bounds__(few_warps * 32, N == 0 ? 3 : N == 1 ? 2 : 1) f
   if (a.split == 1) return;
 
   // The warps' shares of an item, added in order.
+  constexpr int32_t columns = 8 * N;
   if (first_item >= a.items) {
-    for (int32_t i = w.lane; i < 2 * (N == 0 ? 1 : 8 * N) * tile_rows; i += 32) s.partial[warp * (2 * (N == 0 ? 1 : 8 * N) * tile_rows) + i] = 0;
+    for (int32_t i = w.lane; i < 2 * columns * tile_rows; i += 32) s.partial[warp * (2 * columns * tile_rows) + i] = 0;
   }
   __syncthreads();
-  constexpr int32_t columns = N == 0 ? 1 : 8 * N;
   for (int32_t i = tid; i < few_warps / a.split * columns * tile_rows; i += few_warps * 32) {
     int32_t local = i / (columns * tile_rows), rest = i % (columns * tile_rows), item = blockIdx.x * (few_warps / a.split) + local;
     if (item >= a.items) continue;
