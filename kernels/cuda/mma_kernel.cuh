@@ -35,10 +35,12 @@ __device__ __forceinline__ void multiply(float* d, const uint32_t (&a)[4], uint3
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// As activate(), within a few roundings, without branches: gelu(x) = x * sigmoid(2 u) with u the argument of its tanh.
+// As activate(), within a few roundings: gelu(x) = x * sigmoid(2 u) with u the argument of its tanh.
 __device__ __forceinline__ float activate_fast(float x, int32_t activation) {
-  float z = activation == BAO_ACTIVATION_SILU ? x : 1.5957691216057308f * x * (1.0f + 0.044715f * x * x);
-  return __fdividef(x, 1.0f + __expf(-z));
+  float z = activation == BAO_ACTIVATION_SILU ? x : 1.5957691216057308f * x * (1.0f + 0.044715f * x * x), power, inverse;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(z * -1.4426950408889634f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + power));
+  return x * inverse;
 }
 
 // A block's place in its work, the same for all its threads.
@@ -74,24 +76,32 @@ __device__ __forceinline__ void store(const MmaMember& m, int32_t block, int32_t
   const float factor = notes.factor[0], up_factor = notes.factor[1];
   const int32_t j = g + (glu ? block * (mma_rows / 2) + warp * 16 : block * mma_rows + warp * 32), wanted = m.outputs - j;
   char* const to_row = m.dst.data + int64_t(j) * 4;
+  auto each = [&](auto&& f) {
 #pragma unroll
-  for (int n = 0; n < NT * 2; n++) {
+    for (int n = 0; n < NT * 2; n++) {
 #pragma unroll
-    for (int e = 0; e < 2; e++) {
-      int32_t at = n * 8 + 2 * t + e, rows = at < count ? wanted : 0;
-      float* to = reinterpret_cast<float*>(to_row + notes.offset[at]);
-      float size = notes.unscale[at], scale = size * factor;
-#pragma unroll
-      for (int high = 0; high < 2; high++) {
-        float a = acc[0][n * 4 + 2 * high + e] * scale, b = acc[1][n * 4 + 2 * high + e];
-        if (glu) {
-          if (8 * high < rows) to[8 * high] = activate_fast(a, activation) * (b * (size * up_factor));
-        } else {
-          if (8 * high < rows) to[8 * high] = a;
-          if (8 * high + 16 < rows) to[8 * high + 16] = b * scale;
-        }
+      for (int e = 0; e < 2; e++) {
+        int32_t at = n * 8 + 2 * t + e;
+        f(n * 4 + e, reinterpret_cast<float*>(to_row + notes.offset[at]), notes.unscale[at], at < count ? wanted : 0);
       }
     }
+  };
+  if (glu) {
+    each([&](int i, float* to, float size, int32_t rows) {
+#pragma unroll
+      for (int high = 0; high < 2; high++) {
+        float value = activate_fast(acc[0][i + 2 * high] * (size * factor), activation) * (acc[1][i + 2 * high] * (size * up_factor));
+        if (8 * high < rows) to[8 * high] = value;
+      }
+    });
+  } else {
+    each([&](int i, float* to, float size, int32_t rows) {
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        float value = acc[k >> 1][i + 2 * (k & 1)] * (size * factor);
+        if (8 * k < rows) to[8 * k] = value;
+      }
+    });
   }
 }
 
