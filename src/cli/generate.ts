@@ -160,7 +160,6 @@ function document(loaded: Loaded, shown: Answer, ids: readonly number[], options
   const { model } = loaded, { device, config, plan } = model.runner, finish = shown.finish!, { usage } = finish;
   const generated = ids.slice(usage.promptTokens, usage.promptTokens + usage.completionTokens), lastId = generated.at(-1);
   const stopId = !args.ignoreStop && lastId !== undefined && model.tokenizer.stopIds.has(lastId) ? lastId : undefined;
-  const textOf = (id: number): string => (model.tokenizer.model === "none" ? "" : model.tokenizer.piece(id));
   return {
     model: loaded.path, architecture: config.architecture, device: device.info.backend, precision: device.info.precision, context: plan.context,
     text: model.tokenizer.model === "none" ? "" : shown.text,
@@ -168,7 +167,7 @@ function document(loaded: Loaded, shown: Answer, ids: readonly number[], options
     ...(shown.toolCalls.length === 0 ? {} : { toolCalls: shown.toolCalls }),
     ids: stopId === undefined ? generated : generated.slice(0, -1),
     finishReason: finish.reason, ...defined({ stop: finish.stop, stopId }), seed: options.seed,
-    ...(args.logprobs === undefined ? {} : { logprobs: shown.tokens.map((t) => ({ ...t, top: t.top.map((o) => ({ id: o.id, text: textOf(o.id), logprob: o.logprob })) })) }),
+    ...(args.logprobs === undefined ? {} : { logprobs: shown.tokens }),
     usage, timings: timings(usage, model.estimate.bytesPerToken), loadMs: model.loadTimes,
   };
 }
