@@ -85,6 +85,7 @@ kernel void attention(device float *dst [[buffer(0)]], device float *parts [[buf
         added += weight;
       }
       added = simd_sum(added);
+      simdgroup_barrier(mem_flags::mem_threadgroup);
       if (lane == 0) {
         const float keep = precise::exp(before - high);
         maximum[h] = high;

@@ -48,10 +48,6 @@ kernel void pool_rows(device float *dst [[buffer(0)]], device const float *a [[b
   }
 }
 
-// The larger of two (key, id) candidates, ties to the lower id: a total order, so that any order of reduction agrees.
-struct Best { uint32_t key; int32_t id; };
-inline Best better(Best a, Best b) { return b.key > a.key || (b.key == a.key && b.id < a.id) ? b : a; }
-
 kernel void argmax(device int32_t *dst [[buffer(0)]], device const float *a [[buffer(1)]], constant ElementParams &p [[buffer(24)]], STEP_PARAMS,
                    uint2 at [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]], uint threads [[dispatch_threads_per_threadgroup]],
                    uint lane [[thread_index_in_simdgroup]], uint warp [[simdgroup_index_in_threadgroup]], uint warps [[simdgroups_per_threadgroup]]) {

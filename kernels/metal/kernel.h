@@ -48,6 +48,9 @@ inline device const float *row_of(device const float *p, constant Rows &v, int32
 inline device int32_t *row_of(device int32_t *p, constant Rows &v, int32_t r) { return p + r * v.stride; }
 inline device const int32_t *row_of(device const int32_t *p, constant Rows &v, int32_t r) { return p + r * v.stride; }
 
+// a * b, rounded. Compilers may fuse a plain product with a sum that it goes into, without fast math, too; this one they may not.
+inline float rounded_product(float a, float b) { return fma(a, b, 0.0f); }
+
 // As order_key in common/sample_mass.h, by bits alone: GPUs may flush denormal floats, which then compare as zero.
 inline uint32_t order_of(float value) {
   const uint32_t bits = as_type<uint32_t>(value), magnitude = bits & 0x7FFFFFFFu;
@@ -55,6 +58,10 @@ inline uint32_t order_of(float value) {
   if (magnitude == 0) return 0x80000000u;          // both zeros
   return (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
 }
+
+// The larger of two (key, id) candidates, ties to the lower id: a total order, so that any order of reduction agrees.
+struct Best { uint32_t key; int32_t id; };
+inline Best better(Best a, Best b) { return b.key > a.key || (b.key == a.key && b.id < a.id) ? b : a; }
 
 // Sum over a threadgroup of up to 1024 threads, the same for all of them; `shared` holds 32 floats. Simdgroups are added in ascending order.
 inline float group_sum(float v, threadgroup float *shared, uint lane, uint simdgroup, uint simdgroups) {

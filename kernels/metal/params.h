@@ -96,6 +96,13 @@ struct PageCopyParams { PoolLayer pool; int32_t destination, source, bytes, scal
 // splits: of the row that sees most pages; 1: outputs are written directly.
 struct AttentionParams { Rows dst, q; PoolLayer pool; int32_t window, splits; float scale; };
 
+// Words of a sampler record and of a RESULT row, as in bao.h.
+enum {
+  SAMPLER_TEMPERATURE = 0, SAMPLER_TOP_K = 1, SAMPLER_TOP_P = 2, SAMPLER_MIN_P = 3, SAMPLER_REPETITION = 4, SAMPLER_PRESENCE = 5, SAMPLER_FREQUENCY = 6,
+  SAMPLER_SEED_LOW = 7, SAMPLER_SEED_HIGH = 8, SAMPLER_TOP_LOGPROBS = 9, SAMPLER_FLAGS = 10, SAMPLER_BIAS_START = 11, SAMPLER_BIAS_COUNT = 12, SAMPLER_WORDS = 16
+};
+enum { SAMPLE_MASK = 1, SAMPLE_HOLD = 2 };
+enum { RESULT_ID = 0, RESULT_FINITE = 1, RESULT_LOGPROB = 2, RESULT_TOP_COUNT = 3, RESULT_TOP_IDS = 4, RESULT_TOP_LOGPROBS = 24, RESULT_LOG_SUM = 44, RESULT_WORDS = 48 };
 struct LogitsParams { Rows logits, mask; };
 
 struct TopkParams { Rows ids, weights, logits; int32_t renormalise; };

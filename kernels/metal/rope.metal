@@ -8,7 +8,7 @@ kernel void rope_table(device float *dst_ [[buffer(0)]], constant float *inverse
   const Step step = STEP;
   const int32_t r = int32_t(at.y), i = p.first + int32_t(at.x);
   if (r >= step.count(p.dst)) return;
-  const float angle = float(step.position(step.step_row(p.dst.rows_of, r))) * inverse[at.x];
+  const float angle = rounded_product(float(step.position(step.step_row(p.dst.rows_of, r))), inverse[at.x]);
   device float *dst = row_of(dst_, p.dst, r);
   dst[i] = precise::cos(angle);
   dst[p.dst.d2 + i] = precise::sin(angle);

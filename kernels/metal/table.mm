@@ -2,13 +2,6 @@
 #include "encode.h"
 
 namespace bao {
-namespace {
-
-// Until all ops are there: recording one of the others is an error of the library.
-template <class Args>
-void missing(Builder&, const Args&) { throw 0; }
-
-}  // namespace
 
 extern const OpTable metal_ops;
 const OpTable metal_ops = {
@@ -24,7 +17,7 @@ const OpTable metal_ops = {
     metal::add, metal::scale, metal::softcap, metal::copy, metal::gather_rows,
     metal::ple_combine,
     metal::pool_rows, metal::argmax,
-    missing /* logits_process */, missing /* logprobs */, missing /* sample */,
+    metal::logits_process, metal::logprobs, metal::sample,
 };
 
 }  // namespace bao

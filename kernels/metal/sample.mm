@@ -1,0 +1,42 @@
+// What follows the logits: launches of sample.metal.
+#include "encode.h"
+
+namespace bao {
+namespace {
+
+#define SAME(name) static_assert(int(name) == int(BAO_##name), "params.h follows bao.h");
+SAME(SAMPLER_TEMPERATURE) SAME(SAMPLER_TOP_K) SAME(SAMPLER_TOP_P) SAME(SAMPLER_MIN_P) SAME(SAMPLER_REPETITION) SAME(SAMPLER_PRESENCE)
+SAME(SAMPLER_FREQUENCY) SAME(SAMPLER_SEED_LOW) SAME(SAMPLER_SEED_HIGH) SAME(SAMPLER_TOP_LOGPROBS) SAME(SAMPLER_FLAGS) SAME(SAMPLER_BIAS_START)
+SAME(SAMPLER_BIAS_COUNT) SAME(SAMPLER_WORDS) SAME(SAMPLE_MASK) SAME(SAMPLE_HOLD) SAME(RESULT_ID) SAME(RESULT_FINITE)
+SAME(RESULT_LOGPROB) SAME(RESULT_TOP_COUNT) SAME(RESULT_TOP_IDS) SAME(RESULT_TOP_LOGPROBS) SAME(RESULT_LOG_SUM) SAME(RESULT_WORDS)
+#undef SAME
+
+// The slot that holds RESULT.
+char* host_slot(const Run& run) { return run.step->host + run.slot * run.step->slot_bytes; }
+
+void encode_process(const LogitsArgs& a, const Run& run) {
+  run.launch("sample", "logits_process").out(0, a.logits).in(1, a.mask).params(LogitsParams{rows_of(a.logits), rows_of(a.mask)}).groups(1, run.bound(a.logits), 1, 256);
+}
+
+void encode_row(const char* kernel, const SampleArgs& a, const Run& run) {
+  run.launch("sample", kernel).in(0, a.logits).out(AT_HOST, host_slot(run), run.step->slot_bytes).params(LogitsParams{rows_of(a.logits), Rows{}})
+      .groups(1, run.bound(a.logits), 1, group_for(a.logits.columns(), 1024));
+}
+
+void encode_logprobs(const SampleArgs& a, const Run& run) { encode_row("logprobs", a, run); }
+
+void encode_sample(const SampleArgs& a, const Run& run) {
+  encode_row("draw", a, run);
+  if (run.bound(a.logits) <= 0) return;
+  run.launch("sample", "advance").in(AT_HOST, host_slot(run), run.step->slot_bytes).out(AT_REGION, run.step->region, run.step->region_bytes).groups(1, 1, 1, 1);
+}
+
+}  // namespace
+
+namespace metal {
+void logits_process(Builder& b, const LogitsArgs& a) { stage<LogitsArgs, encode_process>(b, a); }
+void logprobs(Builder& b, const SampleArgs& a) { stage<SampleArgs, encode_logprobs>(b, a); }
+void sample(Builder& b, const SampleArgs& a) { stage<SampleArgs, encode_sample>(b, a); }
+}  // namespace metal
+
+}  // namespace bao
