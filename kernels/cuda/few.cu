@@ -1,4 +1,6 @@
 // Decode products on the host's side: which weights they serve, how a launch is cut into blocks, and rows of x rounded beforehand.
+#include <cstdlib>
+
 #include "few_kernel.cuh"
 
 namespace bao {
@@ -61,8 +63,10 @@ bool launch_few(FewArgs& a, int64_t scratch, const Run& run) {
   int32_t rows = run.bound(a.member[0].dst), slots = a.ids.present() ? a.ids.d2 : 1;
   if (rows <= 0) return true;
   const int64_t limit = most_shared();
-  if (rows == 1) return launch_few_1(a, limit, run);
-  if (rows > few_rows || a.kind == FewKind::sum) return false;
+  if (rows > few_rows) return false;
+  // Few pairs meet in an expert: each on its own reads no more from memory, and needs no launch that rounds. Sums over slots are always by rows.
+  static const int pair_rows = std::getenv("BAO_PAIRS") ? std::atoi(std::getenv("BAO_PAIRS")) : 8;
+  if (rows == 1 || a.kind == FewKind::sum || (a.ids.present() && rows <= pair_rows)) return launch_few_1(a, limit, run);
 
   // How many rows of x a block holds: as many as fit beside the rings.
   int32_t n = a.ids.present() || rows <= 8 ? 1 : 2;

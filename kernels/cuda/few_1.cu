@@ -17,7 +17,7 @@ void launch_one(const FewArgs& a, dim3 grid, int32_t warps, int64_t shared, int6
 
 bool launch_few_1(FewArgs& a, int64_t limit, const Run& run) {
   int32_t slots = a.ids.present() ? a.ids.d2 : 1, parts = a.kind == FewKind::glu ? 2 : 1, units = a.kind == FewKind::sum ? a.cells * slots : a.cells;
-  int32_t copies = a.kind == FewKind::sum ? 1 : slots;
+  int32_t rows = run.bound(a.member[0].dst), copies = !a.ids.present() ? 1 : a.kind == FewKind::sum ? rows : rows * slots;
   // As many warps for a tile as give all multiprocessors about 24, at least 8; a warp's lanes know its units.
   int32_t warps = 0;
   auto cut = [&](int32_t each) { a.each = each, warps = int32_t(blocks_of(units, each)); };

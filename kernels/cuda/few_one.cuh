@@ -1,4 +1,4 @@
-// The decode product of one row. A block's warps share a tile of 16 weight rows; each has its own cells of 16 x 256, which it copies to shared memory before
+// The decode product of one row, or of one (row, expert) pair of several, the grid's y. A block's warps share a tile of 16 weight rows; each has its own cells of 16 x 256, which it copies to shared memory before
 // the launch in front has ended, and its own part of x, which it rounds to int8 itself. Nothing here writes scratch or needs another launch.
 #pragma once
 #include "few_round.cuh"
@@ -289,7 +289,8 @@ __device__ __forceinline__ void one_product(const StepRef* step, const FewArgs& 
   __syncwarp();
 
   // This lane's unit of x, and how many columns are left from it on.
-  const float* x = a.x.f32(0) + (kind != FewKind::sum && a.x.d1 > 1 ? int64_t(blockIdx.y) * a.columns : 0);
+  const int32_t row = !routed ? 0 : kind == FewKind::sum ? int32_t(blockIdx.y) : int32_t(blockIdx.y) / a.ids.d2, pair = int32_t(blockIdx.y) - row * a.ids.d2;
+  const float* x = a.x.f32(row) + (kind != FewKind::sum && a.x.d1 > 1 ? int64_t(pair) * a.columns : 0);
   int32_t at = has ? slot * a.columns + cell * cell_columns : 0, room = has ? a.columns - cell * cell_columns : 0;
 
   // Weights of a known place are on their way before the launch before this one has ended.
@@ -305,22 +306,22 @@ __device__ __forceinline__ void one_product(const StepRef* step, const FewArgs& 
   int32_t rows = count_of(step, member.dst), expert = 0;
   float weight = 1.0f;
   if (routed) {
-    if (kind == FewKind::sum ? has : true) expert = __ldcg(a.ids.i32(0) + (kind == FewKind::sum ? slot : int32_t(blockIdx.y)));
-    if (kind == FewKind::sum && has) weight = __ldcg(a.weights.f32(0) + slot);
+    if (kind == FewKind::sum ? has : true) expert = __ldcg(a.ids.i32(row) + (kind == FewKind::sum ? slot : pair));
+    if (kind == FewKind::sum && has) weight = __ldcg(a.weights.f32(row) + slot);
   }
   float4 v[2 * round_batch];
   load_x<kind>(w, x, at, room, 0, v);
-  if (rows <= 0) {
+  if (row >= rows) {
     if (!routed) drain(a, w, s, a.items, item);
     return;
   }
-  OneOutput out{member.dst.f32(0), member.outputs, kind == FewKind::plain ? member.start : 0, {1.0f, 1.0f}};
+  OneOutput out{member.dst.f32(row), member.outputs, kind == FewKind::plain ? member.start : 0, {1.0f, 1.0f}};
   if (routed) {
     if (expert >= member.w.experts) expert = -1;
     if constexpr (kind == FewKind::sum) {
       weight = has && expert >= 0 ? weight * member.w.factor(expert) : 0.0f;
     } else {
-      out.to += int64_t(blockIdx.y) * member.outputs;
+      out.to += int64_t(pair) * member.outputs;
       if (expert < 0) {  // no such expert: zeros
         for (int32_t n = item; n < a.items; n += int32_t(gridDim.x)) {
           int32_t j = n * tile_rows + int32_t(threadIdx.x);

@@ -74,7 +74,7 @@ bool launch_few(const MoeMatmulArgs& a, const Few& f, const Run& run) { return l
 bool launch_few(const MoeMatmulGluArgs& a, const Few& f, const Run& run) { return launch_op(a, FewKind::glu, a.gate, f, run, a.ids); }
 bool launch_few(const MoeMatmulSumArgs& a, const Few& f, const Run& run) {
   int32_t rows = run.bound(a.dst);
-  if (rows <= 1) return launch_op(a, FewKind::sum, a.w, f, run, a.ids, a.weights);
+  if (launch_op(a, FewKind::sum, a.w, f, run, a.ids, a.weights)) return true;
   if (!f.on || rows > few_rows) return false;
   // Several rows: experts' outputs at their places, then the sums over slots.
   Tensor parts = run.scratch_tensor(f.parts, a.dst, a.ids.d2, a.w.rows);

@@ -15,11 +15,12 @@ const STEP = { maxRows: 512, maxOutputs: 512 };
 const TYPES = ON_CPU ? [BAO.Q4_K, BAO.Q8_0] : DTYPES.filter((dtype) => dtype !== BAO.F32);
 
 /** Against the reference, in the precision that forces the rounding and in the one that leaves it to the device; and the same bits again. */
-function close(scenario: Scenario, label: string): void {
+function close(scenario: Scenario, label: string, precisions: readonly Precision[] = ON_CPU ? [PRECISION] : [PRECISION, "fast"]): void {
   const expected = play(oracle(PRECISION), scenario, STEP);
-  for (const precision of ON_CPU ? [PRECISION] : [PRECISION, "fast"] as const) {
+  for (const precision of precisions) {
     const device = subject({ precision }), found = play(device, scenario, STEP);
-    expectClose(found, expected, BOUND, `${label} in ${precision}`);
+    // Left to it, a GPU rounds up to 32 rows to int8: another rounding than the oracle's.
+    expectClose(found, expected, precision === "fast" ? Math.max(BOUND, 4e-2) : BOUND, `${label} in ${precision}`);
     expectClose(play(device, scenario, STEP), found, 0, `${label} in ${precision}, again`);
   }
 }
@@ -116,7 +117,7 @@ describe("many rows", () => {
         broken = [" row 0", " row 1"].map((name) => out[name] as Float32Array);
         delete out[" row 0"], delete out[" row 1"];
         return out;
-      }, dtypeName(dtype));
+      }, dtypeName(dtype), [PRECISION]);
       for (const row of broken) expect(row.some(Number.isFinite)).toBe(false);
     }
   });
