@@ -88,6 +88,7 @@ kernel void step_begin(constant BeginParams &p [[buffer(24)]], constant StepLayo
       report[REPORT_TABLE] = table;
     }
   }
+  simdgroup_barrier(mem_flags::mem_device);  // lane 0 writes what all have read
   if (lane != 0) return;
   const bool cancelled = atomic_load_explicit(host + 4, memory_order_relaxed) == p.serial || atomic_load_explicit(stop, memory_order_relaxed) != 0;
   if (status == STATUS_OK && cancelled) status = STATUS_CANCELLED;
