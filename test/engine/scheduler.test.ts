@@ -105,7 +105,8 @@ describe("one step ahead of the host", () => {
     await both(async (model, session) => seen(await collect(model, session, { ids: randomIds(4, CONTEXT, 4096) }, { ...SAMPLED, seed: 1, ignoreStop: true }), session));
   });
 
-  test("a reader who leaves, and a signal: what is asked next gets what it gets in a fresh session", async () => {
+  // A reused prefix cuts a prompt elsewhere: the same bits only where they do not depend on rows.
+  test.skipIf(BACKEND !== "cpu")("a reader who leaves, and a signal: what is asked next gets what it gets in a fresh session", async () => {
     for (let n = 1; n < 12; n++) {
       const prompt = randomIds(n, 200 + n * 11, 4096), next = [...prompt.slice(0, 150 + n), ...randomIds(n + 50, 60, 4096)];
       const answers: unknown[] = [];

@@ -20,7 +20,7 @@ function close(scenario: Scenario, label: string, precisions: readonly Precision
   for (const precision of precisions) {
     const device = subject({ precision }), found = play(device, scenario, STEP);
     // Left to it, a GPU rounds up to 32 rows to int8: another rounding than the oracle's.
-    expectClose(found, expected, precision === "fast" ? Math.max(BOUND, 4e-2) : BOUND, `${label} in ${precision}`);
+    expectClose(found, expected, precision === "fast" ? Math.max(BOUND, 8e-2) : BOUND, `${label} in ${precision}`);
     expectClose(play(device, scenario, STEP), found, 0, `${label} in ${precision}, again`);
   }
 }
