@@ -1,6 +1,4 @@
 // Decode products on the host's side: which weights they serve, how a launch is cut into blocks, and rows of x rounded beforehand.
-#include <cstdlib>
-
 #include "few_kernel.cuh"
 
 namespace bao {
@@ -64,9 +62,8 @@ bool launch_few(FewArgs& a, int64_t scratch, const Run& run) {
   if (rows <= 0) return true;
   const int64_t limit = most_shared();
   if (rows > few_rows) return false;
-  // Few pairs meet in an expert: each on its own reads no more from memory, and needs no launch that rounds. Sums over slots are always by rows.
-  static const int pair_rows = std::getenv("BAO_PAIRS") ? std::atoi(std::getenv("BAO_PAIRS")) : 8;
-  if (rows == 1 || a.kind == FewKind::sum || (a.ids.present() && rows <= pair_rows)) return launch_few_1(a, limit, run);
+  // Pairs of an expert are few: each on its own reads hardly more from memory, and needs no launch that rounds. Sums over slots are always by rows.
+  if (rows == 1 || a.ids.present()) return launch_few_1(a, limit, run);
 
   // How many rows of x a block holds: as many as fit beside the rings.
   int32_t n = a.ids.present() || rows <= 8 ? 1 : 2;
