@@ -101,7 +101,7 @@ struct RopeArgs { Tensor dst, x, table; int32_t mode; };
 struct KvAppendArgs { PoolRef pool; int32_t layer; Tensor k, v; };
 struct HeadNormRopeAppendArgs { Tensor q, k, v, table; const float *wq, *wk; PoolRef pool; int32_t mode, layer, norm_v; float eps; };
 struct AttentionArgs { Tensor dst, q; PoolRef pool; int32_t layer, window; float scale; int32_t fast = 0; };  // fast: q and probabilities may be rounded to f16
-struct MatmulArgs { Tensor dst, x; WeightRef w; int32_t fast; };                       // fast: 0 f32 activations, 1 int8, 2 bf16 (reference only)
+struct MatmulArgs { Tensor dst, x; WeightRef w; int32_t fast; };                       // fast: 0 f32 activations, 1 int8, 2 bf16, 3 as the backend likes, by shape
 struct MatmulGroupArgs { Tensor dst[3]; Tensor x; WeightRef w[3]; int32_t fast; };
 struct GluArgs { Tensor dst, gate, up; int32_t activation; };
 struct MatmulGluArgs { Tensor dst, x; WeightRef gate, up; int32_t activation, fast; };
