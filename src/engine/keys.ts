@@ -1,11 +1,11 @@
 // The option names that the public API knows: anything else is a mistake that would change nothing in silence.
 import { UsageError } from "../errors.ts";
-import type { DeviceOptions } from "../native/objects.ts";
 import type { EmbedOptions, EstimateOptions, LoadModelOptions } from "./client.ts";
 import type { GenerateOptions } from "./generate.ts";
+import type { WantedDevice } from "./protocol.ts";
 
 type Names<T> = Readonly<Record<keyof T, true>>;
-const DEVICE: Names<DeviceOptions> = { backend: true, index: true, threads: true, isa: true, precision: true, reference: true };
+const DEVICE: Names<WantedDevice> = { backend: true, index: true, threads: true, isa: true, precision: true, reference: true };
 const ESTIMATE: Names<EstimateOptions> = { device: true, context: true, kvType: true, chunk: true, sessions: true };
 const LOAD: Names<LoadModelOptions> = { ...ESTIMATE, unfused: true, warmup: true, signal: true, onProgress: true };
 const GENERATE: Names<GenerateOptions> = {

@@ -1,7 +1,7 @@
 // Messages between the caller's thread and the engine Worker, and errors across that border.
 import { BaoError, DisposedError, KernelError, ModelFileError, ResourceError, UsageError, type ErrorClass } from "../errors.ts";
 import type { BackendName } from "../native/library.ts";
-import type { DeviceInfo } from "../native/objects.ts";
+import type { DeviceInfo, DeviceOptions } from "../native/objects.ts";
 import type { MemoryEstimate, RunPlan } from "../model/estimate.ts";
 import type { GenerateOptions, Prompt, StreamPart } from "./generate.ts";
 import type { LoadOptions, LoadProgress, LoadTimes } from "./model.ts";
@@ -17,7 +17,7 @@ export interface ModelInfo {
   readonly estimate: MemoryEstimate;
   readonly device: DeviceInfo;
   readonly loadTimes: LoadTimes;
-  /** Oddities of the file that were worked around. */
+  /** Oddities of the file that were worked around; a faster device that is here and cannot be used. */
   readonly warnings: readonly string[];
   /** What the file's chat template knows of; undefined without a usable one. */
   readonly chat: { readonly tools: boolean; readonly thinking: boolean } | undefined;
@@ -36,7 +36,9 @@ export interface ModelEstimate {
 /** A text's mean hidden state, and how many tokens it had. */
 export interface Embedding { readonly vector: Float32Array; readonly tokens: number }
 
-export type WorkerOptions = Omit<LoadOptions, "onOp" | "keepHidden" | "onProgress">;
+/** Where to run. `auto`, the default, is the fastest device that is here: metal, then cuda, then cpu. */
+export interface WantedDevice extends Omit<DeviceOptions, "backend"> { backend?: BackendName | "auto" }
+export type WorkerOptions = Omit<LoadOptions, "onOp" | "keepHidden" | "onProgress" | "device"> & { device?: WantedDevice };
 export type WorkerGenerateOptions = Omit<GenerateOptions, "signal">;
 
 /** What a session is asked besides answers. `rewind` takes tokens away, or goes back to a length. */

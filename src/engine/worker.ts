@@ -2,9 +2,10 @@
 import { BaoError, DisposedError, UsageError } from "../errors.ts";
 import { embeddedLibraries, type BackendName } from "../native/library.ts";
 import { familyOf } from "../model/registry.ts";
+import { chooseDevice } from "./choose.ts";
 import { encodePrompt, generateParts } from "./generate.ts";
-import { LocalModel, openModel, requireText } from "./model.ts";
-import type { Call, Embedding, FromWorker, ModelEstimate, ModelInfo, SessionDeed, ToWorker } from "./protocol.ts";
+import { LocalModel, openModel, requireText, type LoadOptions } from "./model.ts";
+import type { Call, Embedding, FromWorker, ModelEstimate, ModelInfo, SessionDeed, ToWorker, WorkerOptions } from "./protocol.ts";
 import { packError } from "./protocol.ts";
 import type { Session } from "./session.ts";
 
@@ -40,10 +41,11 @@ async function handle(request: number, call: Call): Promise<void> {
 async function answer(request: number, call: Call, signal: AbortSignal): Promise<unknown> {
   switch (call.kind) {
     case "load": {
-      const model = await LocalModel.load(call.path, { ...call.options, ...(call.progress ? { onProgress: (progress) => self.postMessage({ request, progress }) } : {}) });
+      const { options, warnings } = onDevice(call.options);
+      const model = await LocalModel.load(call.path, { ...options, ...(call.progress ? { onProgress: (progress) => self.postMessage({ request, progress }) } : {}) });
       if (signal.aborted) { model.dispose(); throw signal.reason; }
       models.set(nextId, { model, sessions: new Map(), waiting: [], disposing: false, running: 0, answers: 0 });
-      return { model: nextId++, info: infoOf(model) };
+      return { model: nextId++, info: infoOf(model, warnings) };
     }
     case "estimate": return estimateOf(call.path, call.options);
     case "generate": return generate(request, call, signal);
@@ -217,16 +219,24 @@ function loaded(id: number): Loaded {
   return l;
 }
 
-function estimateOf(path: string, options: Extract<Call, { kind: "estimate" }>["options"]): ModelEstimate {
-  const { file, plan, estimate } = openModel(path, options), { name, architecture, contextLength } = familyOf(file).configure(file);
+/** The options with their device by name, and what keeps a faster one from being used. What only a CPU knows means a CPU. */
+function onDevice({ device = {}, ...rest }: WorkerOptions): { options: LoadOptions; warnings: readonly string[] } {
+  const { backend = "auto", ...how } = device, onCpu = how.reference === true || (how.isa ?? "auto") !== "auto";
+  if (backend !== "auto" || onCpu) return { options: { ...rest, device: { ...how, backend: backend === "auto" ? "cpu" : backend } }, warnings: [] };
+  const choice = chooseDevice("auto");
+  return { options: { ...rest, device: { ...how, backend: choice.backend } }, warnings: choice.warnings };
+}
+
+function estimateOf(path: string, wanted: WorkerOptions): ModelEstimate {
+  const { file, plan, estimate } = openModel(path, onDevice(wanted).options), { name, architecture, contextLength } = familyOf(file).configure(file);
   return { path: file.path, name, architecture, contextLength, plan, memory: estimate };
 }
 
-function infoOf(model: LocalModel): ModelInfo {
+function infoOf(model: LocalModel, warnings: readonly string[]): ModelInfo {
   const { config, plan, device } = model.runner;
   return {
     path: model.file.path, name: config.name, architecture: config.architecture, vocabulary: config.vocabulary, contextLength: config.contextLength,
-    plan, estimate: model.estimate, device: device.info, loadTimes: model.loadTimes, warnings: model.tokenizer.warnings,
+    plan, estimate: model.estimate, device: device.info, loadTimes: model.loadTimes, warnings: [...warnings, ...model.tokenizer.warnings],
     chat: chatOf(model),
   };
 }

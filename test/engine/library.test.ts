@@ -3,11 +3,12 @@ import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "
 import { cpSync, mkdirSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { BaoError, DisposedError, load, ModelFileError, ResourceError, UsageError, type GenerateOptions, type Model, type ModelSession } from "../../src/index.ts";
+import { chooseDevice } from "../../src/engine/choose.ts";
 import { DEMO, failure, randomIds, STORIES, TemporaryFolder } from "./fixtures.ts";
 
 setDefaultTimeout(60_000);
 const root = join(import.meta.dir, "../..");
-const CPU = { device: { threads: 1 } } as const;
+const CPU = { device: { backend: "cpu", threads: 1 } } as const;
 
 /** Runs a program with the library; `{LIB}` stands for its path. */
 async function child(program: string, options: { env?: Record<string, string>; lib?: string } = {}): Promise<{ out: string; code: number | null }> {
@@ -17,6 +18,18 @@ async function child(program: string, options: { env?: Record<string, string>; l
   await p.exited;
   return { out: out + err, code: p.exitCode };
 }
+
+test("without a device, the fastest one that is here; what only a CPU knows means a CPU; a named one is taken", async () => {
+  const backendOf = async (device?: NonNullable<Parameters<typeof load>[1]>["device"]): Promise<string> => {
+    await using model = await load(STORIES, { context: 64, warmup: false, ...(device ? { device } : {}) });
+    return model.info.device.backend;
+  };
+  const fastest = chooseDevice("auto").backend;
+  expect([await backendOf(), await backendOf({ backend: "auto", threads: 1 }), await backendOf({ isa: "base" }), await backendOf({ backend: "cpu" })]).toEqual([fastest, fastest, "cpu", "cpu"]);
+  // The emulated Metal device of the tests is there to be asked for by name.
+  const { out } = await child(`const { load } = await import({LIB}); await using m = await load(${JSON.stringify(STORIES)}, { context: 64, warmup: false }); console.log(m.info.device.backend);`, { env: { BAO_METAL_EMULATOR: "1" } });
+  expect(out.trim()).toBe(fastest);
+});
 
 describe("one model, three sequences", () => {
   let model: Model;
