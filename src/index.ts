@@ -1,5 +1,6 @@
 // The public API of bao-llm. Exports only.
-export { estimate, load, Generation, Model, ModelSession, type EmbedOptions, type EstimateOptions, type LoadModelOptions, type SessionSnapshot } from "./engine/client.ts";
+export { estimate, load, Generation, Model, ModelSession, type SessionSnapshot } from "./engine/client.ts";
+export type { EmbedOptions, EstimateOptions, LoadModelOptions } from "./engine/options.ts";
 export type { FinishReason, GenerateOptions, Prompt, StreamPart, TokenLogprob, Usage } from "./engine/generate.ts";
 export type { LoadProgress } from "./engine/model.ts";
 export type { Embedding, ModelEstimate, ModelInfo } from "./engine/protocol.ts";

@@ -2,7 +2,7 @@
 import { basename } from "node:path";
 import { testName, type BenchResult, type StartTimes } from "../engine/bench.ts";
 import { json } from "./output.ts";
-import { bytes, milliseconds } from "./stats.ts";
+import { bytes, milliseconds } from "./units.ts";
 
 export type ReportFormat = "table" | "markdown" | "csv" | "json";
 

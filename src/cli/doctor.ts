@@ -13,7 +13,7 @@ import { Device } from "../native/objects.ts";
 import { EXIT } from "./failure.ts";
 import { flag } from "./options.ts";
 import { colours, escaped, outJson, outLine } from "./output.ts";
-import { bytes } from "./stats.ts";
+import { bytes } from "./units.ts";
 
 export function builder(y: Argv): Argv {
   return y.usage(`bao doctor [options]

@@ -6,7 +6,7 @@ import { describeValue, openGguf, printable, type GgufArray, type GgufFile, type
 import { modelPath } from "./load.ts";
 import { choice, defined, flag, number } from "./options.ts";
 import { colours, escaped, outJson, outLine } from "./output.ts";
-import { bytes } from "./stats.ts";
+import { bytes } from "./units.ts";
 
 /** Entries of an array that are shown; the rest is counted. */
 const SHOWN = 6;

@@ -3,7 +3,7 @@ import type { Argv } from "yargs";
 import { Cache, cachedName, type CachedModel, quantOf } from "../hub/index.ts";
 import { flag } from "./options.ts";
 import { colours, escaped, noteLine, outJson, outLine } from "./output.ts";
-import { bytes } from "./stats.ts";
+import { bytes } from "./units.ts";
 
 export function builder(y: Argv): Argv {
   return y.usage(`bao list [options]

@@ -6,11 +6,11 @@ import { LocalModel, type LoadOptions } from "../engine/model.ts";
 import { UsageError } from "../errors.ts";
 import { resolveModel } from "../hub/index.ts";
 import type { BackendName } from "../native/library.ts";
+import { FetchProgress } from "./fetching.ts";
 import { ensureKernels } from "./kernels.ts";
 import { loadOptions, type ModelArguments } from "./options.ts";
 import { colours, noteLine } from "./output.ts";
 import { busyLine } from "./progress.ts";
-import { FetchProgress } from "./pull.ts";
 
 export interface Loaded extends Disposable {
   readonly model: LocalModel;

@@ -10,7 +10,8 @@ import { loadModel, modelPath, type Loaded } from "./load.ts";
 import { flag, loadOptions, modelOptions, number, text, type ModelArguments } from "./options.ts";
 import { noteLine, outJson, outLine } from "./output.ts";
 import { progressBar } from "./progress.ts";
-import { milliseconds, modelLines, rate } from "./stats.ts";
+import { modelLines } from "./stats.ts";
+import { milliseconds, rate } from "./units.ts";
 import { startTrace } from "./trace.ts";
 
 export function builder(y: Argv): Argv {

@@ -1,11 +1,11 @@
 // bao pull: fetches a model by its name on the hub, or makes sure that what is here is what the hub has now.
 import type { Argv } from "yargs";
-import { type HubProgress, pullModel } from "../hub/index.ts";
+import { pullModel } from "../hub/index.ts";
+import { FetchProgress } from "./fetching.ts";
 import { Interrupt } from "./interrupt.ts";
 import { flag } from "./options.ts";
-import { canAnimate, colours, escaped, noteLine, outJson, outLine } from "./output.ts";
-import { type Progress, progressBar } from "./progress.ts";
-import { bytes } from "./stats.ts";
+import { colours, noteLine, outJson, outLine } from "./output.ts";
+import { bytes } from "./units.ts";
 
 export function builder(y: Argv): Argv {
   return y.usage(`bao pull <name> [options]
@@ -35,28 +35,4 @@ export async function run(args: { name: string; json?: boolean }): Promise<void>
   if (args.json) outJson({ name: args.name, path: model.path, commit: model.commit, files: model.files, bytes: all, fetchedBytes: model.fetched });
   else outLine(model.path);
   noteLine(colours(2).dim(`bao: ${model.fetched === 0 ? "nothing new" : `fetched ${bytes(model.fetched)}`}, ${model.files.length === 1 ? "one file" : `${model.files.length} files`} of ${bytes(all)}`));
-}
-
-/** Shows how a fetch goes on: a bar a file on terminals, a line a file elsewhere. */
-export class FetchProgress implements Disposable {
-  #bar: { readonly key: string; readonly progress: Promise<Progress> } | undefined;
-  readonly show = (p: HubProgress): void => {
-    if (p.phase === "list") {
-      noteLine(colours(2).dim(`bao: asking the hub for ${escaped(p.file)}`));
-      return;
-    }
-    const key = `${p.phase} ${p.file}`;
-    if (this.#bar?.key !== key) {
-      this.#close();
-      const what = { download: "fetching", verify: "checking", wait: "waiting for another process that fetches" }[p.phase];
-      if (!canAnimate() || p.phase === "wait") noteLine(colours(2).dim(`bao: ${what} ${escaped(p.file)}, ${bytes(p.total)}`));
-      this.#bar = { key, progress: p.phase === "wait" ? Promise.resolve({ update: () => {}, [Symbol.dispose]: () => {} }) : progressBar(`${what} ${escaped(p.file)}`, "MB") };
-    }
-    void this.#bar.progress.then((bar) => bar.update(Math.floor(p.done / 1e6), Math.ceil(p.total / 1e6)));
-  };
-  #close(): void {
-    void this.#bar?.progress.then((bar) => bar[Symbol.dispose]());
-    this.#bar = undefined;
-  }
-  [Symbol.dispose](): void { this.#close(); }
 }

@@ -6,7 +6,7 @@ import { Cache, parseName, quantOf } from "../hub/index.ts";
 import { listed } from "./list.ts";
 import { flag } from "./options.ts";
 import { colours, escaped, noteLine, outJson, outLine } from "./output.ts";
-import { bytes } from "./stats.ts";
+import { bytes } from "./units.ts";
 import { nearest } from "./suggest.ts";
 
 export function builder(y: Argv): Argv {

@@ -4,7 +4,7 @@ import type { LocalModel } from "../engine/model.ts";
 import { BAO } from "../native/symbols.ts";
 import { traceReport, type CallStats } from "../native/trace.ts";
 import { colours, noteLine } from "./output.ts";
-import { milliseconds } from "./stats.ts";
+import { milliseconds } from "./units.ts";
 
 const OP_NAMES = new Map(Object.entries(BAO).filter(([name]) => name.startsWith("OP_") && name !== "OP_COUNT").map(([name, kind]) => [kind as number, name.slice(3).toLowerCase()]));
 /** Calls that wait for the device; on the CPU they are the work itself. */

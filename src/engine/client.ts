@@ -5,8 +5,9 @@ import { resolveModel } from "../hub/index.ts";
 import type { GenerateOptions, Prompt, StreamPart, Usage } from "./generate.ts";
 import { COMPILED, embeddedFiles } from "./compiled.ts";
 import { checkKeys } from "./keys.ts";
+import type { EmbedOptions, EstimateOptions, LoadModelOptions } from "./options.ts";
 import type { LoadProgress } from "./model.ts";
-import { unpackError, type Call, type Embedding, type FromWorker, type ModelEstimate, type ModelInfo, type SessionDeed, type ToWorker, type WorkerOptions } from "./protocol.ts";
+import { unpackError, type Call, type Embedding, type FromWorker, type ModelEstimate, type ModelInfo, type SessionDeed, type ToWorker } from "./protocol.ts";
 
 /** What a request hears of before its end. */
 interface Listeners { parts?: (parts: readonly StreamPart[]) => void; progress?: (progress: LoadProgress) => void }
@@ -92,20 +93,6 @@ async function calling(call: Call, signal?: AbortSignal, listeners?: Listeners):
   }
 }
 
-/** What decides how much memory a model takes. */
-export interface EstimateOptions extends Pick<WorkerOptions, "device" | "context" | "kvType" | "chunk"> {
-  /** Conversations that can be kept, and answered, at the same time, each with its own cache. Default 1. */
-  sessions?: number;
-}
-export interface LoadModelOptions extends EstimateOptions, Pick<WorkerOptions, "unfused" | "warmup"> {
-  signal?: AbortSignal;
-  onProgress?: (progress: LoadProgress) => void;
-}
-export interface EmbedOptions {
-  /** Divide by the length, so that a dot product is the cosine. Default true. */
-  normalize?: boolean;
-  signal?: AbortSignal;
-}
 /** A place in a session that it can go back to. */
 export interface SessionSnapshot { readonly tokens: number }
 

@@ -1,7 +1,7 @@
 // The option names that the public API knows: anything else is a mistake that would change nothing in silence.
 import { UsageError } from "../errors.ts";
-import type { EmbedOptions, EstimateOptions, LoadModelOptions } from "./client.ts";
 import type { GenerateOptions } from "./generate.ts";
+import type { EmbedOptions, EstimateOptions, LoadModelOptions } from "./options.ts";
 import type { WantedDevice } from "./protocol.ts";
 
 type Names<T> = Readonly<Record<keyof T, true>>;

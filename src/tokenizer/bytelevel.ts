@@ -2,8 +2,8 @@
 
 import { ModelFileError } from "../errors.ts";
 import { rankedSegmenter } from "./bpe.ts";
+import type { Scheme } from "./scheme.ts";
 import type { TokenizerSource } from "./source.ts";
-import type { Scheme } from "./tokenizer.ts";
 import type { Vocab } from "./vocab.ts";
 
 const TAIL = String.raw` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`;

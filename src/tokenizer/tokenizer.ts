@@ -2,11 +2,12 @@
 
 import { ModelFileError, UsageError } from "../errors.ts";
 import { byteLevel } from "./bytelevel.ts";
-import { rankedSegmenter, type Segmenter } from "./bpe.ts";
+import { rankedSegmenter } from "./bpe.ts";
+import type { Scheme } from "./scheme.ts";
 import type { TokenizerSource } from "./source.ts";
 import { scoreSegmenter } from "./spm.ts";
 import { Splitter } from "./split.ts";
-import { type StreamOptions, type TextBytes, type TokenStream, tokenStream } from "./stream.ts";
+import { type StreamOptions, type TokenStream, tokenStream } from "./stream.ts";
 import { Role, SPACE, Vocab } from "./vocab.ts";
 
 /** Which special tokens are recognised in a text: none at all, user-defined ones, or control tokens as well. */
@@ -81,20 +82,6 @@ export function createTokenizer(source: TokenizerSource): Tokenizer {
   }
   const vocab = new Vocab(source);
   return new TextTokenizer(source, vocab, scheme(source, vocab));
-}
-
-/** What differs between the tokenizer models. */
-export interface Scheme {
-  readonly segmenter: Segmenter;
-  readonly addBos: boolean;
-  /** Puts a space in front of text that starts a sequence or follows a special token. */
-  readonly spacePrefix: boolean;
-  /** Cuts normalised text into independent pieces. */
-  pieces(text: string, emit: (piece: string) => void): void;
-  normalise(text: string): string;
-  /** Emit a piece whole if the vocabulary has it, before trying merges. */
-  wholeFirst(piece: string): boolean;
-  readonly textBytes: TextBytes;
 }
 
 const NEWLINES = /^\n+$/;
