@@ -40,7 +40,7 @@ export interface LoadOptions {
 export interface LoadTimes { open: number; tokenizer: number; weights: number; warmup: number }
 
 /** How far a load is: what it works at, and which share of all of it is done (0 to 1; of a fetch from the hub, the share of its file). */
-export interface LoadProgress { readonly phase: "fetch" | "open" | "tokenizer" | "weights" | "warmup" | "ready"; readonly done: number }
+export interface LoadProgress { readonly phase: "fetch" | "open" | "weights" | "tokenizer" | "warmup" | "ready"; readonly done: number }
 
 /** A file that was opened and checked, but not loaded: what `bao inspect` and the memory estimate need. */
 export interface OpenedModel { readonly file: GgufFile; readonly plan: RunPlan; readonly estimate: MemoryEstimate }
@@ -92,7 +92,7 @@ export class LocalModel implements Disposable {
   static async load(path: string, options: LoadOptions = {}): Promise<LocalModel> {
     const times: LoadTimes = { open: 0, tokenizer: 0, weights: 0, warmup: 0 };
     const clock = stopwatch();
-    // Shares of a load whose weights have to travel; where they do not, the bar jumps.
+    // Rough shares of a load.
     const at = async (phase: LoadProgress["phase"], done: number): Promise<void> => {
       if (!options.onProgress) return;
       options.onProgress({ phase, done });
@@ -101,29 +101,27 @@ export class LocalModel implements Disposable {
     await at("open", 0);
     const opened = openModel(path, options);
     times.open = clock();
-    await at("tokenizer", 0.05);
-    const { source, tokenizer } = readTokenizer(opened.file);
-    checkVocabulary(opened.file, tokenizer, familyOf(opened.file).configure(opened.file).vocabulary);
-    times.tokenizer = clock();
-    await at("weights", 0.15);
-    const runner = new Runner(opened.file, {
+    await at("weights", 0.05);
+    using made = new DisposableStack();
+    const runner = made.use(new Runner(opened.file, {
       ...(options.device ? { device: options.device } : {}), plan: planOptions(options),
       ...(options.unfused ? { unfused: true } : {}), ...(options.keepHidden ? { keepHidden: true } : {}), ...(options.onOp ? { onOp: options.onOp } : {}),
       ...(options.depth ? { depth: options.depth } : {}),
-    });
+    }));
     times.weights = clock();
-    const model = new LocalModel(opened, runner, tokenizer, source.chatTemplate, times);
+    // A GPU's weights travel while the tokenizer is built, which takes a second for 262,144 tokens; the first step waits for them.
+    await at("tokenizer", 0.1);
+    const { source, tokenizer } = readTokenizer(opened.file);
+    checkVocabulary(opened.file, tokenizer, runner.config.vocabulary);
+    times.tokenizer = clock();
+    const model = made.use(new LocalModel(opened, runner, tokenizer, source.chatTemplate, times));
     if (options.warmup ?? true) {
-      try {
-        await at("warmup", 0.9);
-        await model.#warmup();
-      } catch (e) {
-        model.dispose();
-        throw e;
-      }
+      await at("warmup", 0.5);
+      await model.#warmup();
       times.warmup = clock();
     }
     await at("ready", 1);
+    made.move();
     return model;
   }
 
