@@ -52,7 +52,8 @@ enum {
   BAO_DEVICE = 4,        /* the device failed or was lost: close it */
   BAO_INTERNAL = 5,      /* a defect of the library */
   BAO_PENDING = 6,       /* not finished yet */
-  BAO_CANCELLED = 7      /* the slot's cancel word was set: rows of that submit are not to be committed */
+  BAO_CANCELLED = 7,     /* the slot's cancel word was set: rows of that submit are not to be committed */
+  BAO_TIMEOUT = 8        /* the system ended work that took too long: it was not done, and the device goes on */
 };
 
 /* Element types. Numbers are those of GGUF. Activations are F32; ids are I32. */

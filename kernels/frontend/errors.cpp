@@ -94,6 +94,7 @@ const char* bao_status_name(int32_t status) {
     case BAO_INTERNAL: return "INTERNAL";
     case BAO_PENDING: return "PENDING";
     case BAO_CANCELLED: return "CANCELLED";
+    case BAO_TIMEOUT: return "TIMEOUT";
     default: return "UNKNOWN";
   }
 }

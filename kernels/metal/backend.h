@@ -1,8 +1,9 @@
-// The Metal device behind the frontend: what device.mm, memory.mm, library.mm and the op files share.
+// The Metal device behind the frontend: what device.mm, submit.mm, memory.mm, library.mm and the op files share.
 // All memory is shared between host and GPU, so an address names it for both; what an encoder binds is found by address.
 #pragma once
 #import <Metal/Metal.h>
 
+#include <array>
 #include <condition_variable>
 #include <map>
 
@@ -47,11 +48,13 @@ class Memory {
   std::map<const char*, id<MTLBuffer>> buffers_;
 };
 
-// A committed submit, as its completion handler leaves it.
+// The command buffers of a submit or of a page copy, as their completion handlers leave it. Under the backend's lock.
 struct Completion {
-  bool done = false;
+  int32_t left = 1;  // command buffers that have not ended, and one while more may come
   int32_t status = BAO_OK;
   std::string error;
+  bool done() const { return left == 0; }
+  void failed(int32_t with, std::string text) { if (status == BAO_OK) status = with, error = std::move(text); }
 };
 
 class MetalBackend final : public Backend {
@@ -88,6 +91,11 @@ class MetalBackend final : public Backend {
   void stop() override;
   int32_t graph_made(Graph& graph, Stream& stream, const char* function) override;
 
+  // What launches are made of (encode.h).
+  id<MTLCommandBuffer> command_buffer() { return [queue_ commandBuffer]; }
+  void commit(id<MTLCommandBuffer> commands, std::shared_ptr<Completion> completion);
+  void committed_all(Completion& completion, const std::string& error);  // no more command buffers come
+
   Library library;
   Memory memory;
   char* nothing = nullptr;    // bound where an operand is absent
@@ -96,19 +104,32 @@ class MetalBackend final : public Backend {
   static constexpr int64_t page_bytes = 16384;  // of Apple silicon
 
  private:
-  struct Pending { Stream* stream; int32_t slot; std::shared_ptr<Completion> completion; };
+  // A submit that nobody has seen the end of, with what it takes to make up for one that failed before it began.
+  struct Pending {
+    Stream* stream;
+    int32_t slot, number;
+    bool continues;
+    std::array<int32_t, 4> committed;
+    std::shared_ptr<Completion> completion;
+  };
   id<MTLBuffer> window(const uint8_t* source, int64_t bytes);
-  // Commits and lets `completion` tell of the end.
-  void commit(id<MTLCommandBuffer> commands, std::shared_ptr<Completion> completion, bool last);
-  void ended(Stream& stream, int32_t slot, const Completion& completion);
+  bool idle();
+  void settle(std::unique_lock<std::mutex>& hold, size_t count);
+  void settle_copies();
+  void ended(const Pending& pending);
+  void recover(const Pending& pending, int32_t status);
+  int32_t usable(const char* function);
 
   id<MTLDevice> device_;
   id<MTLCommandQueue> queue_;
-  std::mutex lock_;  // completions and times
+  double commit_nanoseconds_ = 0;  // estimated work of a command buffer, at most
+  std::mutex lock_;                // completions and times
   std::condition_variable completed_;
-  std::vector<Pending> pending_;  // submits that nobody has seen the end of
-  std::shared_ptr<Completion> copy_;  // of the last page copy
-  std::map<int64_t, int64_t> maps_;   // address and end of the registered mappings
+  std::vector<Pending> pending_;                     // in order of submission
+  std::vector<std::shared_ptr<Completion>> copies_;  // of page copies
+  int32_t failed_ = BAO_OK;                          // status of the last command buffer that failed
+  std::string lost_;                                 // why the device can do no more, "" while it can
+  std::map<int64_t, int64_t> maps_;                  // address and end of the registered mappings
 };
 
 }  // namespace bao

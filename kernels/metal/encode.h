@@ -1,26 +1,53 @@
 // What op files use: a Run encodes launches of kernels. A launch names what it reads and writes, and barriers follow from that alone: kernels run
 // side by side (a concurrent encoder) unless one touches what another writes.
 #pragma once
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
 #include "backend.h"
 
 namespace bao {
 
-// One encoder of a command buffer, and what was touched since its last barrier.
+// How long a launch takes is estimated for the smallest chips (M1: 68 GB/s, 2.6 TFLOP/s of f32), at what simple kernels reach there. It decides where
+// command buffers end, never what is computed: a system that needs the GPU for its screen ends the process's work when one takes too long.
+constexpr double bytes_a_nanosecond = 60, flops_a_nanosecond = 1500, launch_nanoseconds = 2000;
+inline double estimate(double bytes, double flops) { return std::max(bytes / bytes_a_nanosecond, flops / flops_a_nanosecond) + launch_nanoseconds; }
+
+// The launches of one submit: a command buffer with one encoder, and another when that holds enough work; and what was touched since the last barrier.
 class Pass {
  public:
-  Pass(MetalBackend& backend, id<MTLComputeCommandEncoder> encoder) : backend_(backend), encoder_(encoder) {}
+  // most: estimated nanoseconds of a command buffer. early: launches after which the first one is committed, so that the GPU starts; 0: never.
+  Pass(MetalBackend& backend, std::shared_ptr<Completion> completion, double most, int32_t early) : backend_(backend), completion_(std::move(completion)), most_(most), early_(early) {}
+  // Bound in every encoder, at indices that launches leave alone. Tracked: every kernel reads it.
+  void bind(int index, const void* address, int64_t bytes, bool tracked);
+  void bind_bytes(int index, const void* data, size_t size);
+  void next();  // commits what there is; the next launch opens another command buffer
+  void end();   // and no more come
   bool failed() const { return !error_.empty(); }
-  const std::string& error() const { return error_; }
   void fail(const std::string& text) { if (error_.empty()) error_ = text; }
+  const std::string& error() const { return error_; }
+  // A launch longer than this is to be cut (Run::cut): command buffers end after a launch, so that two halves fill one.
+  double most_of_a_launch() const { return most_ / 2; }
+
+  std::function<void()> reopened;  // called when a command buffer but the first was opened
+  int32_t op = -1;                 // which `timed` names
+  bool profile = false;
+  std::vector<std::pair<int32_t, id<MTLCommandBuffer>>> timed;
 
  private:
   friend class Launch;
-  friend class MetalBackend;
   struct Span { const char *low, *high; };
-  // What every kernel of a step reads beside its operands.
-  void always(const void* address, int64_t bytes) { always_.push_back({static_cast<const char*>(address), static_cast<const char*>(address) + bytes}); }
+  struct Fixed { int index; const void* address; int64_t bytes; bool by_value; };
+  void open();
+  void spend(double nanoseconds);
   MetalBackend& backend_;
-  id<MTLComputeCommandEncoder> encoder_;
+  std::shared_ptr<Completion> completion_;
+  id<MTLCommandBuffer> commands_ = nil;
+  id<MTLComputeCommandEncoder> encoder_ = nil;  // nil: none is open
+  double most_, spent_ = 0;
+  int32_t early_, launches_ = 0, opened_ = 0;
+  std::vector<Fixed> fixed_;
   std::vector<Span> always_, read_, written_;
   std::string error_;
 };
@@ -44,6 +71,8 @@ class Launch {
   }
   Launch& bytes(int index, const void* data, size_t size);
   Launch& group_memory(int index, int64_t size);
+  // Bytes that it moves and multiplications and additions that it does, about; without it, what its threads would do if each made an element.
+  Launch& cost(double bytes, double flops) { return cost_ = estimate(bytes, flops), *this; }
   // A grid of threads, in threadgroups of `group` of them; threads beyond the grid do not exist.
   void threads(int64_t x, int64_t y, int64_t z, int32_t group);
   // A grid of threadgroups of `group` threads.
@@ -60,6 +89,7 @@ class Launch {
   id<MTLComputePipelineState> pipeline_;
   Pass::Span read_[24], written_[8];
   int reads_ = 0, writes_ = 0;
+  double cost_ = 0;
 };
 
 // What a stage sees when it encodes: bounds that the host knows. Kernels ask the step for the true counts.
@@ -69,12 +99,25 @@ struct Run {
   int32_t rows, outputs;
   const Step* step;
   int32_t slot;
+  int32_t reach;  // positions that a row of the step may have before it, its own included, at most
   int32_t bound(const Tensor& t) const { return t.rows_of == BAO_ROWS_FIXED ? t.d0 : t.rows_of == BAO_ROWS_STEP ? rows : outputs; }
   // A packed f32 tensor in scratch whose rows count like those of `like`.
   Tensor scratch_tensor(int64_t offset, const Tensor& like, int32_t d1, int32_t d2) const {
     return Tensor{scratch + offset, int64_t(d1) * d2 * 4, like.rows_of, BAO_F32, like.d0, d1, d2};
   }
   Launch launch(const char* module, const char* kernel, int32_t dtype = -1) const { return Launch(*pass, module, kernel, dtype); }
+  // Calls encode(first, count, share) for ranges of `total` items, multiples of `unit`, so that none takes too long when all would cost so much. A range
+  // costs `share` of it: for Launch::cost.
+  template <class Encode>
+  void cut(int32_t total, int32_t unit, double bytes, double flops, Encode&& encode) const {
+    int64_t units = (int64_t(total) + unit - 1) / unit;
+    double wanted = std::ceil(estimate(bytes, flops) / pass->most_of_a_launch());
+    int64_t parts = wanted < double(units) ? int64_t(wanted) : units, each = parts > 0 ? (units + parts - 1) / parts * unit : 1;
+    for (int64_t first = 0; first < total; first += each) {
+      int32_t count = int32_t(std::min(each, total - first));
+      encode(int32_t(first), count, double(count) / total);
+    }
+  }
 };
 
 // Records one stage that encodes by Encode(args, run).

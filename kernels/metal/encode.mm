@@ -1,13 +1,60 @@
-// Launches: binding by address, barriers where data depends, dispatch.
+// Launches: binding by address, barriers where data depends, dispatch; and command buffers, which end where enough work is in them.
 #include "encode.h"
 
 namespace bao {
 
+void Pass::bind(int index, const void* address, int64_t bytes, bool tracked) {
+  fixed_.push_back({index, address, bytes, false});
+  if (tracked) always_.push_back({static_cast<const char*>(address), static_cast<const char*>(address) + bytes});
+}
+
+void Pass::bind_bytes(int index, const void* data, size_t size) { fixed_.push_back({index, data, int64_t(size), true}); }
+
+void Pass::open() {
+  commands_ = backend_.command_buffer();
+  encoder_ = [commands_ computeCommandEncoderWithDispatchType:MTLDispatchTypeConcurrent];
+  read_.clear();
+  written_.clear();
+  spent_ = 0;
+  for (const Fixed& f : fixed_) {
+    if (f.by_value) {
+      [encoder_ setBytes:f.address length:NSUInteger(f.bytes) atIndex:NSUInteger(f.index)];
+      continue;
+    }
+    Bound bound = backend_.memory.find(f.address, f.bytes);
+    [encoder_ setBuffer:bound.buffer offset:NSUInteger(bound.offset) atIndex:NSUInteger(f.index)];
+  }
+  if (opened_++ > 0 && reopened) reopened();
+}
+
+void Pass::next() {
+  if (!encoder_) return;
+  [encoder_ endEncoding];
+  encoder_ = nil;
+  if (profile) timed.emplace_back(op, commands_);
+  backend_.commit(commands_, completion_);
+  commands_ = nil;
+}
+
+void Pass::end() {
+  next();
+  backend_.committed_all(*completion_, error_);
+}
+
+void Pass::spend(double nanoseconds) {
+  spent_ += nanoseconds;
+  if (++launches_ == early_ || spent_ >= most_ / 2) next();
+}
+
 Launch::Launch(Pass& pass, const char* module, const char* kernel, int32_t dtype) : pass_(pass), pipeline_(nil) {
   if (pass.failed()) return;
   pipeline_ = pass.backend_.library.pipeline(module, kernel, dtype);
-  if (pipeline_) [pass.encoder_ setComputePipelineState:pipeline_];
-  else pass.fail(pass.backend_.library.error());
+  if (!pipeline_) {
+    pass.fail(pass.backend_.library.error());
+    return;
+  }
+  if (!pass.encoder_) pass.open();
+  [pass.encoder_ setComputePipelineState:pipeline_];
 }
 
 bool Launch::bind(int index, const void* address, int64_t bytes) {
@@ -79,6 +126,8 @@ void Launch::dispatch(int64_t x, int64_t y, int64_t z, int32_t group, bool grid_
   MTLSize grid = MTLSizeMake(NSUInteger(x), NSUInteger(y), NSUInteger(z)), size = MTLSizeMake(NSUInteger(group), 1, 1);
   if (grid_of_groups) [pass_.encoder_ dispatchThreadgroups:grid threadsPerThreadgroup:size];
   else [pass_.encoder_ dispatchThreads:grid threadsPerThreadgroup:size];
+  double threads = double(x) * double(y) * double(z) * (grid_of_groups ? group : 1);
+  pass_.spend(cost_ > 0 ? cost_ : estimate(threads * 12, 0));  // two floats read and one written
 }
 
 void Launch::threads(int64_t x, int64_t y, int64_t z, int32_t group) { dispatch(x, y, z, group, false); }

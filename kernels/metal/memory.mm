@@ -47,7 +47,8 @@ int32_t MetalBackend::write(char* to, const void* from, int64_t bytes, const cha
   return BAO_OK;
 }
 
-int32_t MetalBackend::read(void* to, const char* from, int64_t bytes, const char*) {
+int32_t MetalBackend::read(void* to, const char* from, int64_t bytes, const char* f) {
+  if (int32_t status = usable(f)) return status;
   std::memcpy(to, from, size_t(bytes));
   return BAO_OK;
 }
@@ -153,6 +154,11 @@ int32_t MetalBackend::weight_made(Weight& weight, const uint8_t* source, const c
     }
     if (!source || weight.use == BAO_USE_VECTOR) return BAO_OK;
     ref.data = source;
+    // Kernels read halves (and single floats, when rows are looked up) where the file has them. MXFP4 blocks of 17 bytes are read by bytes.
+    int32_t alignment = ref.dtype == BAO_F32 ? 4 : ref.dtype == BAO_MXFP4 ? 1 : 2;
+    if (int32_t off = int32_t(reinterpret_cast<uintptr_t>(source) % uintptr_t(alignment))) {
+      return fail(BAO_UNSUPPORTED, 3, f, "the weight begins %d bytes beside a multiple of %d: the file's general.alignment is too small for this device", off, alignment);
+    }
     int64_t bytes = ref.expert_bytes * ref.experts;
     if (window(source, bytes)) return BAO_OK;
     return fail(BAO_OUT_OF_MEMORY, 3, f, "a buffer over %lld bytes of the file is refused; the device allows %lld a buffer", static_cast<long long>(bytes), static_cast<long long>(device_.maxBufferLength));

@@ -20,10 +20,11 @@ enum {
   AT_REPORT = 30    // [REPORT_*] words of this stream and slot
 };
 
-// The running submit of a step block. ROWS and OUTPUTS are -1 in a step that failed or was cancelled: everything after it leaves.
-enum { CURRENT_ROWS = 0, CURRENT_OUTPUTS = 1, CURRENT_OUTCOME = 8 /* one word a slot */, CURRENT_WORDS = 16 };
+// The running submit of a step block. ROWS and OUTPUTS are -1 in a step that failed or was cancelled: everything after it leaves. NUMBER: of the last
+// submit that has begun. A submit begins only behind its predecessor: when a command buffer fails, what follows must not run on tables that it left out.
+enum { CURRENT_ROWS = 0, CURRENT_OUTPUTS = 1, CURRENT_NUMBER = 2, CURRENT_OUTCOME = 8 /* one word a slot */, CURRENT_WORDS = 16 };
 enum { REPORT_STATUS = 0, REPORT_REASON = 1, REPORT_ROW = 2, REPORT_SEQUENCE = 3, REPORT_POSITION = 4, REPORT_INDEX = 5, REPORT_TABLE = 6, REPORT_WORDS = 8 };
-enum { REASON_NONE = 0, REASON_EARLIER = 1, REASON_NO_ID = 2, REASON_NO_PAGE = 3 };
+enum { REASON_NONE = 0, REASON_EARLIER = 1, REASON_NO_ID = 2, REASON_NO_PAGE = 3, REASON_NOT_BEGUN = 4 /* its predecessor has not begun */ };
 
 // Where things lie, in words: in the region, then in the slot, then in the host's slot.
 struct StepLayout {
@@ -54,7 +55,7 @@ struct PoolLayer {
 };
 
 struct BeginParams {
-  int32_t slot, serial, continues, samplers;
+  int32_t slot, serial, continues, samplers, number, predecessor;
   int32_t window[4], committed[4];
   int32_t row_id, row_position, page_delta, sequence_delta;  // of the slot, in words
 };

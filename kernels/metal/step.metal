@@ -27,6 +27,14 @@ kernel void step_begin(constant BeginParams &p [[buffer(24)]], constant StepLayo
                        uint lane [[thread_index_in_simdgroup]], uint warp [[simdgroup_index_in_threadgroup]]) {
   threadgroup atomic_int bad_row;
   const int32_t rows = slot[0], outputs = slot[1];
+  if (current[CURRENT_NUMBER] != p.predecessor) {  // the whole threadgroup; the host makes up for it (MetalBackend::recover)
+    if (tid != 0) return;
+    report[REPORT_REASON] = REASON_NOT_BEGUN;
+    report[REPORT_STATUS] = STATUS_INVALID;
+    current[CURRENT_ROWS] = -1;
+    current[CURRENT_OUTPUTS] = -1;
+    return;
+  }
   if (tid == 0) atomic_store_explicit(&bad_row, NO_INDEX, memory_order_relaxed);
   if (!p.continues) {
     for (int32_t i = int32_t(tid); i < slot[2]; i += THREADS) {
@@ -94,6 +102,7 @@ kernel void step_begin(constant BeginParams &p [[buffer(24)]], constant StepLayo
   if (status == STATUS_OK && cancelled) status = STATUS_CANCELLED;
   report[REPORT_REASON] = reason;
   report[REPORT_STATUS] = status;
+  current[CURRENT_NUMBER] = p.number;
   current[CURRENT_OUTCOME + p.slot] = status;
   current[CURRENT_ROWS] = status == STATUS_OK ? rows : -1;
   current[CURRENT_OUTPUTS] = status == STATUS_OK ? outputs : -1;

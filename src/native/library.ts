@@ -96,6 +96,7 @@ export function statusError(fn: string, status: number, text: string): BaoError 
   const message = text || `${fn} failed with status ${status}`;
   switch (status & 0xff) {
     case BAO.OUT_OF_MEMORY: return new ResourceError("out_of_memory", message, "Use a smaller context, a smaller model or a smaller KV type.");
+    case BAO.TIMEOUT: return new ResourceError("device_timeout", message, "Nothing is lost: try again, with fewer tokens at once where it happens again.");
     case BAO.DEVICE: return new ResourceError("device_lost", message, "Close the model and open it again.");
     case BAO.UNSUPPORTED:
       // Which instructions a processor has is no failure of a kernel.

@@ -23,6 +23,7 @@ export const BAO = {
   INTERNAL: 5,
   PENDING: 6,
   CANCELLED: 7,
+  TIMEOUT: 8,
   F32: 0,
   F16: 1,
   Q4_0: 2,

@@ -19,28 +19,52 @@ std::deque<EmulatedCommandBuffer*>& committed() {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+const char* text_of(long code) {
+  switch (code) {
+    case MTLCommandBufferErrorTimeout: return "Caused GPU Timeout Error";
+    case MTLCommandBufferErrorPageFault: return "Caused GPU Address Fault Error";
+    case MTLCommandBufferErrorAccessRevoked: return "Ignored (for causing prior/excessive GPU errors)";
+    case MTLCommandBufferErrorNotPermitted: return "Insufficient Permission (to submit GPU work from background)";
+    case MTLCommandBufferErrorOutOfMemory: return "Insufficient Memory";
+    case MTLCommandBufferErrorDeviceRemoved: return "The device was removed";
+    default: return "Internal Error";
+  }
+}
+
+// How this command buffer is to fail, if a test wants that: its code, and after how many operations.
+std::pair<long, long> planned_failure() {
+  std::lock_guard<std::mutex> hold(state().lock);
+  auto& f = state().failing;
+  if (f.n == 0 || --f.n > 0) return {0, 0};
+  // A process that lost the GPU does not get it back.
+  if (f.code == MTLCommandBufferErrorAccessRevoked || f.code == MTLCommandBufferErrorDeviceRemoved) f.n = 1;
+  return {f.code, f.operations};
+}
+
 void run_one(EmulatedCommandBuffer* commands) {
   if (long microseconds = setting("DELAY_US", 0)) usleep((useconds_t)microseconds);
   commands->started = now();
   std::string error;
-  for (auto& operation : commands->operations) {
-    error = operation();
-    if (!error.empty()) break;
-  }
+  auto [code, operations] = planned_failure();
+  for (size_t i = 0; i < commands->operations.size() && error.empty() && (!code || (long)i < operations); i++) error = commands->operations[i]();
   commands->ended = now();
-  if (!error.empty()) {
-    commands->failure = emu_error("MTLCommandBufferErrorDomain", 1, error.c_str());
+  if (code) {
+    commands->failure = emu_error("MTLCommandBufferErrorDomain", code, text_of(code));
+  } else if (!error.empty()) {
+    commands->failure = emu_error("MTLCommandBufferErrorDomain", MTLCommandBufferErrorInternal, error.c_str());
     fprintf(stderr, "GPU fault: %s\n", error.c_str());
   }
   commands->operations.clear();
   commands->kept.clear();
   commands->touched.clear();
+  [commands leave];
   std::vector<MTLCommandBufferHandler> handlers;
   handlers.swap(commands->handlers);
   {
     std::lock_guard<std::mutex> hold(state().lock);
+    state().buffers++;
     if (!error.empty()) state().last = error;
-    commands->state = error.empty() ? MTLCommandBufferStatusCompleted : MTLCommandBufferStatusError;
+    commands->state = commands->failure ? MTLCommandBufferStatusError : MTLCommandBufferStatusCompleted;
   }
   for (auto& handler : handlers) handler(commands);
 }
@@ -64,8 +88,16 @@ void run_all() {
 
 }  // namespace
 
+NSErrorDomain const MTLCommandBufferErrorDomain = @"MTLCommandBufferErrorDomain";
+
 @implementation EmulatedCommandBuffer
 @synthesize label;
+- (void)leave {
+  if (slot) --*slot;
+  slot = nullptr;
+  emu::state().changed.notify_all();
+}
+- (void)dealloc { [self leave]; }
 - (MTLCommandBufferStatus)status {
   std::lock_guard<std::mutex> hold(emu::state().lock);
   return state;
@@ -127,9 +159,20 @@ void run_all() {
 
 @implementation EmulatedQueue
 @synthesize label;
-- (id<MTLCommandBuffer>)commandBuffer { return [EmulatedCommandBuffer new]; }
-- (id<MTLCommandBuffer>)commandBufferWithUnretainedReferences {
+// Waits while the queue's most are open, as the real one does.
+- (id<MTLCommandBuffer>)commandBuffer {
+  {
+    std::unique_lock<std::mutex> hold(state().lock);
+    bool room = state().changed.wait_for(hold, std::chrono::seconds(60), [&] { return *open < (long)most; });
+    REQUIRE_OR(nil, room, "commandBuffer: %lu are open and none ends", most);
+    ++*open;
+  }
   EmulatedCommandBuffer* commands = [EmulatedCommandBuffer new];
+  commands->slot = open;
+  return commands;
+}
+- (id<MTLCommandBuffer>)commandBufferWithUnretainedReferences {
+  EmulatedCommandBuffer* commands = (EmulatedCommandBuffer*)[self commandBuffer];
   commands->unretained = true;
   return commands;
 }

@@ -2,6 +2,7 @@
 #pragma once
 #import <Metal/Metal.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -31,7 +32,8 @@ struct State {
   std::mutex lock;
   std::condition_variable changed;
   NSUInteger allocated = 0, peak = 0;
-  uint64_t dispatches = 0;
+  std::atomic<uint64_t> dispatches{0}, buffers{0};  // that have run
+  struct { long n, code, operations; } failing{0, 0, 0};  // the command buffer that fails: see emu_fail_buffer
   std::string last;  // violation or fault
 };
 State& state();
@@ -113,7 +115,9 @@ struct Touched { uintptr_t low, high; bool written; const void* dispatch; };
   std::vector<MTLCommandBufferHandler> handlers;
   double started, ended;
   std::vector<emu::Touched> touched;
+  std::shared_ptr<std::atomic<long>> slot;  // counts the queue's command buffers that have not ended
 }
+- (void)leave;
 @property(nullable, copy) NSString* label;
 @end
 
@@ -146,6 +150,10 @@ struct Binding {
 @interface EmulatedBlitEncoder : EmulatedEncoder <MTLBlitCommandEncoder>
 @end
 
-@interface EmulatedQueue : NSObject <MTLCommandQueue>
+@interface EmulatedQueue : NSObject <MTLCommandQueue> {
+ @public
+  std::shared_ptr<std::atomic<long>> open;
+  NSUInteger most;
+}
 @property(nullable, copy) NSString* label;
 @end

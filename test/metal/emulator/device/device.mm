@@ -71,7 +71,14 @@ static EmulatedDevice* the_device;
 - (BOOL)supportsFamily:(MTLGPUFamily)family {
   return family == MTLGPUFamilyApple7 || family == MTLGPUFamilyMac2 || family == MTLGPUFamilyCommon3 || family == MTLGPUFamilyMetal3;
 }
-- (id<MTLCommandQueue>)newCommandQueue { return [EmulatedQueue new]; }
+- (id<MTLCommandQueue>)newCommandQueue { return [self newCommandQueueWithMaxCommandBufferCount:64]; }
+- (id<MTLCommandQueue>)newCommandQueueWithMaxCommandBufferCount:(NSUInteger)most {
+  REQUIRE_OR(nil, most > 0, "newCommandQueueWithMaxCommandBufferCount: 0");
+  EmulatedQueue* queue = [EmulatedQueue new];
+  queue->open = std::make_shared<std::atomic<long>>(0);
+  queue->most = most;
+  return queue;
+}
 
 - (EmulatedBuffer*)bufferOf:(NSUInteger)length options:(MTLResourceOptions)options {
   EmulatedBuffer* buffer = [EmulatedBuffer new];
@@ -144,10 +151,19 @@ id<MTLDevice> MTLCreateSystemDefaultDevice() {
   options.random = setting("RANDOM", 0);
   options.seed = (uint64_t)setting("SEED", 1);
   options.layout = (int)setting("LAYOUT", 0);
+  state().failing = {setting("FAIL", 0), setting("FAIL_CODE", 1), setting("FAIL_AFTER", 0)};
   return the_device;
 }
 
-// ---- for tests
+// ---- for tests. In environment variables: METAL_EMULATOR_FAIL=n, _FAIL_CODE, _FAIL_AFTER.
+
+// The n-th command buffer from now (1: the next; 0: none) fails with a code of MTLCommandBufferError, after so many of its operations.
+void emu_fail_buffer(long n, long code, long operations) {
+  std::lock_guard<std::mutex> hold(state().lock);
+  state().failing = {n, code, operations};
+}
+uint64_t emu_buffers() { return state().buffers; }
+uint64_t emu_allocated() { return state().allocated; }
 
 const char* emu_last() { return state().last.c_str(); }
 uint64_t emu_dispatches() { return state().dispatches; }

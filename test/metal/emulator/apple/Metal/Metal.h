@@ -43,6 +43,19 @@ typedef NS_ENUM(NSUInteger, MTLCommandBufferStatus) {
   MTLCommandBufferStatusCompleted = 4,
   MTLCommandBufferStatusError = 5
 };
+MTL_EXTERN NSErrorDomain const MTLCommandBufferErrorDomain;
+typedef NS_ENUM(NSUInteger, MTLCommandBufferError) {
+  MTLCommandBufferErrorNone = 0,
+  MTLCommandBufferErrorInternal = 1,
+  MTLCommandBufferErrorTimeout = 2,
+  MTLCommandBufferErrorPageFault = 3,
+  MTLCommandBufferErrorAccessRevoked = 4,
+  MTLCommandBufferErrorNotPermitted = 7,
+  MTLCommandBufferErrorOutOfMemory = 8,
+  MTLCommandBufferErrorInvalidResource = 9,
+  MTLCommandBufferErrorDeviceRemoved = 11,
+  MTLCommandBufferErrorStackOverflow = 12
+};
 typedef NS_ENUM(NSUInteger, MTLDispatchType) { MTLDispatchTypeSerial, MTLDispatchTypeConcurrent };
 typedef NS_OPTIONS(NSUInteger, MTLBarrierScope) { MTLBarrierScopeBuffers = 1, MTLBarrierScopeTextures = 2 };
 typedef NS_ENUM(NSUInteger, MTLDataType) {
@@ -162,6 +175,7 @@ typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
 @property(readonly) NSUInteger maxThreadgroupMemoryLength, maxBufferLength, currentAllocatedSize;
 - (BOOL)supportsFamily:(MTLGPUFamily)f;
 - (nullable id<MTLCommandQueue>)newCommandQueue;
+- (nullable id<MTLCommandQueue>)newCommandQueueWithMaxCommandBufferCount:(NSUInteger)n;
 - (nullable id<MTLBuffer>)newBufferWithLength:(NSUInteger)n options:(MTLResourceOptions)o;
 - (nullable id<MTLBuffer>)newBufferWithBytes:(const void*)p length:(NSUInteger)n options:(MTLResourceOptions)o;
 - (nullable id<MTLBuffer>)newBufferWithBytesNoCopy:(void*)p
