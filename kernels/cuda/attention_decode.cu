@@ -23,8 +23,8 @@ __global__ void __launch_bounds__(threads, 2) decode_kernel(const StepRef* step,
   __shared__ float factors[most_heads], maxima[warps][most_heads], sums[warps][most_heads], totals[most_heads];
   __shared__ bool is_last;
   const AttentionArgs& a = args.a;
-  await_previous();
   let_next_start();
+  await_previous();
   const Grid grid(a);
   const int32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
   const int32_t kv_head = blockIdx.x / grid.groups, first_head = kv_head * grid.per_kv + int32_t(blockIdx.x) % grid.groups * most_heads;
@@ -275,8 +275,8 @@ __global__ void __launch_bounds__(merge_threads) merge_kernel(const StepRef* ste
   __shared__ float weights[splits_limit], total;
   __shared__ float4 sums[merge_warps][32];
   const AttentionArgs& a = args.a;
-  await_previous();
   let_next_start();
+  await_previous();
   constexpr int blocks = (D + 127) / 128;
   const int32_t rows = row_count(step, a, list), most = splits_for(args.most_splits, rows), head = blockIdx.x / blocks, warp = threadIdx.x >> 5, lane = threadIdx.x & 31, d = (int32_t(blockIdx.x) % blocks * 32 + lane) * 4;
   const int64_t part_row = D + 4, split_stride = a.dst.d1 * part_row;

@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(threads, 2) decode_wide_kernel(const StepRef* 
   __shared__ float weights[most_heads][splits_limit], totals[most_heads];
   __shared__ bool is_last;
   const AttentionArgs& a = args.a;
-  await_previous();
   let_next_start();
+  await_previous();
   const Grid grid(a);
   const int32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, from_dim = warp * dims;
   const int32_t rows = row_count(step, a, list), most = splits_for(args.most_splits, rows);

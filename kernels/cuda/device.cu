@@ -156,9 +156,8 @@ void CudaBackend::launch_stages(Stream& stream, int32_t rows, int32_t outputs, b
   for (const Stage& stage : stream.stages) {
     if (timed && stage.op != op) cudaEventRecord(memory->times[size_t(op = stage.op)], stream_);
     if (checks && count++ % 8 == 7) launch_cancel_check(current, stream_);
-    order.before = order.now;
-    order.now = Launched{};
     stage.run(stage.args.get(), run, 0);
+    order.next();
   }
   if (timed) cudaEventRecord(memory->times[stream.ops.size()], stream_);
 }

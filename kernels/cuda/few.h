@@ -38,6 +38,8 @@ struct FewArgs {
   int32_t x_rows;           // rows in shared memory
   int32_t each, stages;     // one row: units of a warp, cells of a warp that are in shared memory or on their way
   bool apart;               // beside the launch before: the kernel waits for that one's end before its own
+  bool late;                // lets the next launch start after its own wait only
+  bool settled;             // ids and weights are there before the wait
 };
 
 // Fills in a product of x; `columns` of a row (or of a slot of it).

@@ -293,36 +293,45 @@ __device__ __forceinline__ void one_product(const StepRef* step, const FewArgs& 
   const float* x = a.x.f32(row) + (kind != FewKind::sum && a.x.d1 > 1 ? int64_t(pair) * a.columns : 0);
   int32_t at = has ? slot * a.columns + cell * cell_columns : 0, room = has ? a.columns - cell * cell_columns : 0;
 
-  // Weights of a known place are on their way before the launch before this one has ended.
+  int32_t expert = 0;
+  float weight = 1.0f;
+  auto choose = [&] {
+    if (kind == FewKind::sum ? has : true) expert = __ldcg(a.ids.i32(row) + (kind == FewKind::sum ? slot : pair));
+    if (kind == FewKind::sum && has) weight = __ldcg(a.weights.f32(row) + slot);
+  };
   Cursor next{};
+  auto fetch_chosen = [&] {
+    if (expert >= member.w.experts) expert = -1;
+    if (expert >= 0) from_expert(expert);
+    next = fetch_first(a, w, s, a.items, item);
+  };
+
+  // Weights of a known place are on their way before the launch before this one has ended.
+  if (!a.late) let_next_start();
   if (!routed) {
     from_expert(0);
     next = fetch_first(a, w, s, a.items, item);
+  } else if (kind == FewKind::sum && a.settled) {
+    choose();
+    fetch_chosen();
   }
   if (!a.apart) await_previous();
-  let_next_start();
+  if (a.late) let_next_start();
 
   // All that is read first is on its way before any of it is used: latency is most of the time here. Without rows it is read in vain.
-  int32_t rows = count_of(step, member.dst), expert = 0;
-  float weight = 1.0f;
-  if (routed) {
-    if (kind == FewKind::sum ? has : true) expert = __ldcg(a.ids.i32(row) + (kind == FewKind::sum ? slot : pair));
-    if (kind == FewKind::sum && has) weight = __ldcg(a.weights.f32(row) + slot);
-  }
+  int32_t rows = count_of(step, member.dst);
+  if (routed && !a.settled) choose();
   float4 v[2 * round_batch];
   load_x<kind>(w, x, at, room, 0, v);
   if (row >= rows) {
-    if (!routed) drain(a, w, s, a.items, item);
+    if (!routed || a.settled) drain(a, w, s, a.items, item);
     return;
   }
   OneOutput out{member.dst.f32(row), member.outputs, kind == FewKind::plain ? member.start : 0, {1.0f, 1.0f}};
   if (routed) {
-    if (expert >= member.w.experts) expert = -1;
-    if constexpr (kind == FewKind::sum) {
-      weight = has && expert >= 0 ? weight * member.w.factor(expert) : 0.0f;
-    } else {
+    if constexpr (kind != FewKind::sum) {
       out.to += int64_t(pair) * member.outputs;
-      if (expert < 0) {  // no such expert: zeros
+      if (expert < 0 || expert >= member.w.experts) {  // no such expert: zeros
         for (int32_t n = item; n < a.items; n += int32_t(gridDim.x)) {
           int32_t j = n * tile_rows + int32_t(threadIdx.x);
           if (threadIdx.x < tile_rows && j < out.outputs) out.to[j] = 0.0f;
@@ -330,8 +339,8 @@ __device__ __forceinline__ void one_product(const StepRef* step, const FewArgs& 
         return;
       }
     }
-    if (expert >= 0) from_expert(expert);
-    next = fetch_first(a, w, s, a.items, item);
+    if (!a.settled) fetch_chosen();
+    if constexpr (kind == FewKind::sum) weight = has && expert >= 0 ? weight * member.w.factor(expert) : 0.0f;
   }
   uint32_t known = kind == FewKind::sum ? __ballot_sync(0xffffffffu, has && expert >= 0) : 0xffffffffu;
   if constexpr (kind != FewKind::sum) {

@@ -48,7 +48,10 @@ bool launch_op(const Args& a, FewKind kind, const WeightRef& w, const Few& f, co
   now.reads_of(ids);
   now.reads_of(weights);
   for (int32_t m = 0; m < p.members; m++) now.writes_to(p.member[m].dst);
-  p.apart = now.apart = apart(run.order->before, now);
+  p.apart = now.apart = run.order->apart(now);
+  // What follows a GLU may be apart from it; ids that a launch has left behind tell early which weights a sum needs.
+  p.late = now.late = kind == FewKind::glu && !now.apart;
+  p.settled = kind == FewKind::sum && run.order->settled(ids) && run.order->settled(weights);
   if (!launch_few(p, f.x, run)) return false;
   run.order->now = now;
   return true;

@@ -12,8 +12,8 @@ constexpr int threads = 128, head_warps = 4;
 
 // Block (head of K then V, row).
 __global__ void __launch_bounds__(threads) append_kernel(const StepRef* step, KvAppendArgs a) {
-  await_previous();
   let_next_start();
+  await_previous();
   int32_t rows = count_of(step, a.k), head = blockIdx.x % a.pool.kv_heads;
   bool v = blockIdx.x >= a.pool.kv_heads;
   for (int32_t r = blockIdx.y; r < rows; r += gridDim.y) {
@@ -27,8 +27,8 @@ __global__ void __launch_bounds__(threads) append_kernel(const StepRef* step, Kv
 // Warp (query head; behind them K head; behind those V head), row. The head, its weights and the row's table come to shared memory at once.
 __global__ void __launch_bounds__(32 * head_warps) head_kernel(const StepRef* step, HeadNormRopeAppendArgs a) {
   extern __shared__ float memory[];
-  await_previous();
   let_next_start();
+  await_previous();
   int32_t rows = count_of(step, a.q), n = a.q.d2, half = a.table.d2, kv_heads = a.k.present() ? a.pool.kv_heads : 0, lane = threadIdx.x & 31;
   int32_t head = blockIdx.x * head_warps + (threadIdx.x >> 5);
   bool query = head < a.q.d1, value = head >= a.q.d1 + kv_heads;
@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(32 * head_warps, 4) head_wide_kernel(const Ste
   float4 weight[2][J];
 #pragma unroll
   for (int i = 0; i < 2 * J; i++) weight[i / J][i % J] = w ? __ldg(reinterpret_cast<const float4*>(w + i / J * half + i % J * 128) + lane) : make_float4(1, 1, 1, 1);
-  await_previous();
   let_next_start();
+  await_previous();
   if (idle) return;
   int32_t rows = 0;
   for (int32_t r = blockIdx.y; r == int32_t(blockIdx.y) || r < rows; r += gridDim.y) {  // the first row is on its way before the count of rows is known: the operands have it

@@ -140,8 +140,8 @@ __device__ __forceinline__ void each_head(const StepRef* step, const Tensor& t, 
   __shared__ float shared[2][most_sums][64];
   __syncwarp();
   if constexpr (G == 1) cluster_begins();
-  await_previous();
   let_next_start();
+  await_previous();
   const int64_t o = int64_t(G == 1 ? blockIdx.x / cluster : blockIdx.x) * t.d2;
   auto row = fetch(int32_t(blockIdx.y), o);
   const int32_t rows = count_of(step, t);

@@ -16,8 +16,8 @@ struct Table {
 };
 
 __global__ void __launch_bounds__(128) rope_table_kernel(const StepRef* step, Table table) {
-  await_previous();
   let_next_start();
+  await_previous();
   const RopeTableArgs& a = table.a;
   int32_t rows = count_of(step, a.dst), at = blockIdx.x * 128 + threadIdx.x, i = table.first + at;
   if (at >= slice || i >= a.dst.d2) return;
@@ -43,8 +43,8 @@ __global__ void __launch_bounds__(128) rope_table_kernel(const StepRef* step, Ta
 
 // One thread a pair, or a value that is not rotated.
 __global__ void __launch_bounds__(128) rope_kernel(const StepRef* step, RopeArgs a) {
-  await_previous();
   let_next_start();
+  await_previous();
   int32_t rows = count_of(step, a.dst), half = a.table.d2, n = a.x.d2;
   int32_t items = n - half;  // pairs, then the rest
   int64_t t = int64_t(blockIdx.x) * 128 + threadIdx.x;

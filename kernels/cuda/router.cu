@@ -103,9 +103,8 @@ __device__ __forceinline__ void rank(const float* logits, int32_t n, int32_t* id
   if (lane < k) ids[lane] = mine, weights[lane] = e / sum;
 }
 
-// P: experts are at most 32 * P.
 template <int P>
-__global__ void __launch_bounds__(router_threads) router_kernel(const StepRef* step, RouterArgs a, float* logits, uint32_t* ticket) {
+__device__ __forceinline__ void route(const StepRef* step, const RouterArgs& a, float* logits, uint32_t* ticket, bool apart) {
   __shared__ float sums[router_rows][router_threads / 32];
   __shared__ bool last;
   const int32_t expert = blockIdx.x, n = a.w.rows, columns = a.w.columns, tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
@@ -117,7 +116,7 @@ __global__ void __launch_bounds__(router_threads) router_kernel(const StepRef* s
     weights[i] = 4 * c < columns ? __ldg(w + c) : make_float4(0, 0, 0, 0);
   }
   const float factor = a.w.factor(0);
-  await_previous();
+  if (!apart) await_previous();
   let_next_start();
   int32_t rows = 0;
   for (int32_t r = 0; r == 0 || r < rows; r++) {  // the first row is on its way before the count of rows is known: x has it
@@ -163,6 +162,13 @@ __global__ void __launch_bounds__(router_threads) router_kernel(const StepRef* s
   for (int32_t r = warp; r < rows; r += router_threads / 32) rank<P>(logits + r * n, n, a.ids.i32(r), a.weights.f32(r), a.ids.d2, a.renormalise, lane);
 }
 
+// P: experts are at most 32 * P. apart: beside the launch before, for whose end it waits before its own.
+template <int P>
+__global__ void __launch_bounds__(router_threads) router_kernel(const StepRef* step, const __grid_constant__ RouterArgs a, float* logits, uint32_t* ticket, bool apart) {
+  route<P>(step, a, logits, ticket, apart);
+  if (apart) await_previous();
+}
+
 struct Router { RouterArgs a; Rounded x; int64_t logits; Many many; };
 void launch_router(const Router& m, const Run& run) {
   const WeightRef& w = m.a.w;
@@ -170,12 +176,16 @@ void launch_router(const Router& m, const Run& run) {
   if (rows <= 0) return;
   if (w.dtype == BAO_F32 && w.columns % 4 == 0 && w.columns <= 4 * router_threads * router_pieces && w.rows <= router_experts && rows <= router_rows &&
       reinterpret_cast<uintptr_t>(w.data) % 16 == 0) {
-    launch(run, w.rows <= 128 ? router_kernel<4> : router_kernel<router_experts / 32>, dim3(unsigned(w.rows)), dim3(router_threads), 0, run.step, m.a, run.scratch_f32(m.logits), run.tickets);
-    Launched& now = run.order->now;
+    float* logits = run.scratch_f32(m.logits);
+    Launched now;
     now.known = true;
     now.reads_of(m.a.x);
     now.writes_to(m.a.ids);
     now.writes_to(m.a.weights);
+    now.writes_to(run.scratch_tensor(m.logits, m.a.ids, 1, w.rows));
+    now.apart = run.order->apart(now), now.late = !now.apart;
+    launch(run, w.rows <= 128 ? router_kernel<4> : router_kernel<router_experts / 32>, dim3(unsigned(w.rows)), dim3(router_threads), 0, run.step, m.a, logits, run.tickets, now.apart);
+    run.order->now = now;
     return;
   }
   if (launch_many(m.a, m.many, run)) return;

@@ -11,17 +11,58 @@ namespace bao {
 
 constexpr int32_t most_tickets = 16384;
 
-// What an op's launch read and wrote, when it was a single one that let the next start only after its own wait (await_previous).
+// What an op's launch reads and writes, when it is a single one whose operands these are.
 struct Launched {
   struct Span { const char *from, *to; };
-  bool known = false, apart = false;  // apart: it did not wait for the launch before it, but for its end
+  bool known = false, apart = false;  // apart: it waits for the launch before it at its end, not its start
+  bool late = false;                  // lets the next start only after its own wait (await_previous): then all before it have ended
   int32_t reads = 0, writes = 0;
   Span read[4], write[4];
   static Span span(const Tensor& t) { return {t.data, t.data + int64_t(t.d0) * t.stride}; }
   void reads_of(const Tensor& t) { if (t.present()) read[reads++] = span(t); }
   void writes_to(const Tensor& t) { if (t.present()) write[writes++] = span(t); }
+  static bool meet(const Span* spans, int32_t n, const Span& with) {
+    for (int32_t i = 0; i < n; i++) {
+      if (spans[i].from < with.to && with.from < spans[i].to) return true;
+    }
+    return false;
+  }
+  // Whether what it writes is read or written by another.
+  bool writes_meet(const Launched& other) const {
+    for (int32_t i = 0; i < writes; i++) {
+      if (meet(other.read, other.reads, write[i]) || meet(other.write, other.writes, write[i])) return true;
+    }
+    return false;
+  }
 };
-struct LaunchOrder { Launched before, now; };  // the ops before and now
+
+// The op being launched, and those that may still run when it starts: since the last that was late.
+struct LaunchOrder {
+  static constexpr int32_t most = 4;
+  Launched now, open[most];
+  int32_t count = 0;
+  bool unknown = true;  // others may still run, too
+  void next() {
+    if (now.known && now.late) count = 0, unknown = false;
+    if (!now.known || count == most) unknown = true;
+    else open[count++] = now;
+    now = Launched{};
+  }
+  // Whether all that wrote a tensor has ended when the op starts.
+  bool settled(const Tensor& t) const {
+    for (int32_t i = 0; i < count; i++) {
+      if (Launched::meet(open[i].write, open[i].writes, Launched::span(t))) return false;
+    }
+    return !unknown;
+  }
+  // Whether an op may run beside all that may still run.
+  bool apart(const Launched& op) const {
+    for (int32_t i = 0; i < count; i++) {
+      if (open[i].writes_meet(op) || op.writes_meet(open[i])) return false;
+    }
+    return !unknown && op.known;
+  }
+};
 constexpr int32_t short_run = 8;  // up to this many rows in a row are of one sequence: decode rows, beside prompts
 
 struct Run {
@@ -51,20 +92,6 @@ void stage(Builder& builder, const Args& args) {
 // Rows go over the grid's y, which has a limit: kernels stride over it.
 inline unsigned grid_rows(int32_t rows) { return unsigned(rows < 1 ? 1 : rows > 65535 ? 65535 : rows); }
 inline unsigned blocks_of(int64_t n, int64_t per) { return unsigned((n + per - 1) / per); }
-
-// Whether `now` may run beside the op before it: that one has passed its own wait when this one starts, so all before it has ended.
-inline bool apart(const Launched& before, const Launched& now) {
-  if (!before.known || before.apart || !now.known) return false;
-  auto meet = [](const Launched::Span* a, int32_t n, const Launched::Span* b, int32_t m) {
-    for (int32_t i = 0; i < n; i++) {
-      for (int32_t j = 0; j < m; j++) {
-        if (a[i].from < b[j].to && b[j].from < a[i].to) return true;
-      }
-    }
-    return false;
-  };
-  return !meet(before.write, before.writes, now.read, now.reads) && !meet(before.write, before.writes, now.write, now.writes) && !meet(before.read, before.reads, now.write, now.writes);
-}
 
 #if defined(__CUDACC__)
 

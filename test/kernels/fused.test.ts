@@ -111,6 +111,53 @@ describe("fused ops are their compositions", () => {
     }
   });
 
+  test("head_norm_rope_append of aligned wide heads with f16 KV, what it appends by value", () => {
+    for (const [heads, kvHeads, headDim] of [[4, 2, 256], [3, 1, 512]] as const) {
+      for (const [rows, c] of [[1, { v: true, wq: true, wk: true, normV: true }], [5, { v: false, wq: true, wk: true, normV: true }], [12, { v: true, wq: false, wk: true, normV: false }], [2, { k: false, wq: true }]] as const) {
+        const name = `head_norm_rope_append f16 ${heads}/${kvHeads} x ${headDim}, ${rows} rows ${JSON.stringify(c)}`, owns = !("k" in c);
+        agree(name, rows, "exact", { q: 3e-6, kv: 1e-3 }, (rig, r) => {
+          const random = new Random(headDim + rows), pool: KvPool = rig.pool({ kvHeads, headDim, type: "f16", pages: 8, layers: 1 }), zeros = new Uint8Array(new ArrayBuffer(pool.pageBytes));
+          for (let page = 0; page < 8; page++) pool.writePage(page, zeros);
+          const input = (count: number): View => rig.input(random.f32(rows * count * headDim), count, headDim, { gapBytes: 16 });
+          const q = input(heads), k = owns ? input(kvHeads) : undefined, v = owns && c.v ? input(kvHeads) : undefined;
+          const angles = Float32Array.from({ length: rows * headDim }, (_, j) => { const p = j % headDim, a = Math.floor(j / headDim) + (p % (headDim / 2)) / 9; return p < headDim / 2 ? Math.cos(a) : Math.sin(a); });
+          const weight = (there: boolean) => (there ? rig.vector(random.f32(headDim)) : undefined);
+          r.headNormRopeAppend(q, k, v, weight(c.wq), weight(owns && c.wk), rig.input(angles, 2, headDim / 2), "neox", pool, 0, owns && c.normV, 1e-6);
+          return () => {
+            const kv = new Float32Array(pool.pageBytes * 4), bytes = new Uint8Array(new ArrayBuffer(pool.pageBytes));
+            for (let page = 0; page < 8; page++) {
+              pool.readPage(page, bytes);
+              kv.set(new Float16Array(bytes.buffer), page * pool.pageBytes / 2);
+            }
+            return { q: rig.f32(q), kv };
+          };
+        }, 8);
+      }
+    }
+  });
+
+  test("an expert layer's ops one after the other, which a device may run beside each other", () => {
+    for (const precision of PRECISIONS) {
+      for (const [rows, dtype] of [[1, BAO.Q4_K], [1, BAO.Q8_0], [2, BAO.Q6_K], [5, BAO.Q4_K]] as const) {
+        // Every product rounds what the one before it gave: a difference there may move a rounding.
+        agree(`expert layer ${dtypeName(dtype)} x ${rows} ${precision}`, rows, precision, precision === "exact" ? 1e-4 : 3e-2, (rig, r) => {
+          const n = 512, f = 256, used = 3, random = new Random(rows), vector = (): ReturnType<Rig["vector"]> => rig.vector(random.f32(n));
+          const x = rig.input(random.f32(rows * n), 1, n), m = rig.input(random.f32(rows * n), 1, n), y = [0, 1, 2].map(() => rig.view(rows, 1, n)), e = rig.view(rows, 1, n);
+          const ids = rig.view(rows, 1, used, { dtype: "i32" }), gates = rig.view(rows, 1, used), h = rig.view(rows, 1, f), eh = rig.view(rows, used, f), out = rig.view(rows, 1, n);
+          const weight = (rows: number, columns: number, seed: number, experts?: number) => rig.weight({ dtype, rows, columns, seed, ...(experts ? { experts } : {}) });
+          r.normAddNorms(x, [y[0]!, y[1]!, y[2]!], x, m, vector(), [vector(), vector(), vector()], 0.05, 1e-6, 1);
+          r.router(ids, gates, y[1]!, rig.weight({ dtype: BAO.F32, rows: 16, columns: n }), true);
+          r.matmulGlu(h, y[0]!, weight(2 * f, n, 1), undefined, "gelu");
+          r.moeMatmulGlu(eh, y[2]!, weight(2 * f, n, 2, 16), undefined, ids, "gelu");
+          r.matmul(m, h, weight(n, f, 3));
+          r.moeMatmulSum(e, eh, weight(n, f, 4, 16), ids, gates);
+          r.moeMerge(x, out, x, m, vector(), e, vector(), vector(), vector(), 1e-6, 0.9);
+          return f32(rig, { ids, gates, h, eh, m, e, x, out });
+        });
+      }
+    }
+  });
+
   test("matmul_group with members of different types", () => {
     for (const precision of PRECISIONS) {
       for (const rows of [1, 2, 7, 33]) {
