@@ -18,6 +18,8 @@ BAO_INLINE vi load_twice(const void* p) { return _mm512_broadcast_i64x4(_mm256_l
 BAO_INLINE vi dots(vi weights, vi activations) { return _mm512_dpbusd_epi32(iset(0), weights, activations); }
 // low | (high & mask)
 BAO_INLINE vi with_bits(vi low, vi high, vi mask) { return _mm512_ternarylogic_epi32(low, high, mask, 0xF8); }
+// Bits of a where mask is set, else of b.
+BAO_INLINE vi chosen(vi a, vi b, vi mask) { return _mm512_ternarylogic_epi32(a, b, mask, 0xE4); }
 template <int PICK> BAO_INLINE vi lanes_of(vi a, vi b) { return _mm512_shuffle_i32x4(a, b, PICK); }
 constexpr int EVEN = 0x88, ODD = 0xDD;  // 128-bit lanes 0 and 2, or 1 and 3, of a, then of b
 
@@ -118,21 +120,20 @@ template <> struct Columns<UnpackQ5_K> : ColumnsOfPairs<UnpackQ5_K> {};
 // Q6_K: 64 bytes hold 64 columns in their low nibbles and the next 64 in their high ones; a group of 16 is a 128-bit lane.
 template <> struct Columns<UnpackQ6_K> {
   template <int ROWS> static BAO_INLINE void block(const uint8_t* p, int64_t stride, Ahead<UnpackQ6_K>& ahead, const ActBlock** a, vf* sum) {
+    // Of the four pairs of bits in a byte two that no shift puts into bits 6 and 7; bits 0 ... 3 are then taken from the nibbles.
+    const vi pairs = two_halves(ibytes(0x33), ibytes(0xCC));
     const vi left = two_halves(_mm512_set1_epi64(4), _mm512_set1_epi64(2)), right = two_halves(iset(0), _mm512_set1_epi64(2));
-    uint32_t heads[W];
-    for (int i = 0; i < W; i++) {
-      uint16_t d;
-      __builtin_memcpy(&d, p + i * stride + 208, sizeof d);
-      heads[i] = d;
-    }
-    vf d = ihalf(iload(heads));
-    vi scales[4];
-    load_rows(p + 192, stride, scales);
+    vi last[8];  // the last 32 bytes of a block: scales from byte 14, and d
+    load_rows32(p + 178, stride, last);
+    vf d = ihalf(ishr<16>(last[7]));
     unroll<2>([&](auto half) {
       constexpr int H = decltype(half)::value;
-      vi q[ROWS][2], part[ROWS][2][4];
+      vi q[ROWS][2], less[ROWS][2], part[ROWS][2][4];
       for (int r = 0; r < ROWS; r++) {
-        for (int k = 0; k < 2; k++) q[r][k] = two_halves(load_half(a[r][4 * H + 2 * k].q), load_half(a[r][4 * H + 2 * k + 1].q));
+        for (int k = 0; k < 2; k++) {
+          q[r][k] = two_halves(load_half(a[r][4 * H + 2 * k].q), load_half(a[r][4 * H + 2 * k + 1].q));
+          less[r][k] = isub(iset(0), dots(ibytes(32), q[r][k]));  // takes the offset off, and sums then fit into 16 bits
+        }
       }
       unroll<4>([&](auto quad) {
         constexpr int Q = decltype(quad)::value;
@@ -140,15 +141,15 @@ template <> struct Columns<UnpackQ6_K> {
         const uint8_t* at = p + 4 * Q * stride;
         vi low[4], high[4];
         for (int i = 0; i < 4; i++) {
-          vi x = iload(at + i * stride + 64 * H), bits = load_twice(at + i * stride + 128 + 32 * H);
-          low[i] = with_bits(low_bits<4>(x), _mm512_sllv_epi64(bits, left), ibytes(0x30));
-          high[i] = with_bits(low_bits<4>(ishr<4>(x)), _mm512_srlv_epi64(bits, right), ibytes(0x30));
+          vi x = iload(at + i * stride + 64 * H), bits = iand(load_twice(at + i * stride + 128 + 32 * H), pairs);
+          low[i] = chosen(x, _mm512_sllv_epi64(bits, left), ibytes(15));
+          high[i] = chosen(ishr<4>(x), _mm512_srlv_epi64(bits, right), ibytes(15));
         }
         for (int r = 0; r < ROWS; r++) {
           vi x[4], y[4];
-          for (int i = 0; i < 4; i++) x[i] = dots(low[i], q[r][0]), y[i] = dots(high[i], q[r][1]);
-          part[r][0][Q] = lane_sums<4 * 63 * 127>(x);
-          part[r][1][Q] = lane_sums<4 * 63 * 127>(y);
+          for (int i = 0; i < 4; i++) x[i] = _mm512_dpbusd_epi32(less[r][0], low[i], q[r][0]), y[i] = _mm512_dpbusd_epi32(less[r][1], high[i], q[r][1]);
+          part[r][0][Q] = lane_sums<4 * 32 * 127>(x);
+          part[r][1][Q] = lane_sums<4 * 32 * 127>(y);
         }
       });
       for (int r = 0; r < ROWS; r++) {
@@ -158,10 +159,9 @@ template <> struct Columns<UnpackQ6_K> {
           vi even[2] = {lanes_of<EVEN>(x[0], x[1]), lanes_of<EVEN>(x[2], x[3])}, odd[2] = {lanes_of<ODD>(x[0], x[1]), lanes_of<ODD>(x[2], x[3])};
           vi dot[4] = {lanes_of<EVEN>(even[0], even[1]), lanes_of<EVEN>(odd[0], odd[1]), lanes_of<ODD>(even[0], even[1]), lanes_of<ODD>(odd[0], odd[1])};
           unroll<4>([&](auto group) {
-            constexpr int G = decltype(group)::value, J = 8 * H + 4 * K + G;
-            vf scale = vmul(d, vfloat(isar<24>(ishl<24 - 8 * (J % 4)>(scales[J / 4]))));
-            const ActBlock* block = a[r] + J / 2;
-            sum[r] = dot_end<16, false>(sum[r], iadd(dot[G], dot_start<16, 1, 5>(block, J % 2)), scale, vzero(), block, J % 2);
+            constexpr int G = decltype(group)::value, J = 8 * H + 4 * K + G, AT = J + 14;
+            vf scale = vmul(d, vfloat(isar<24>(ishl<24 - 8 * (AT % 4)>(last[AT / 4]))));
+            sum[r] = dot_end<16, false>(sum[r], dot[G], scale, vzero(), a[r] + J / 2, J % 2);
           });
         });
       }
