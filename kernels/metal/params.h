@@ -94,8 +94,10 @@ struct HeadParams {
 };
 struct PageCopyParams { PoolLayer pool; int32_t destination, source, bytes, scale_bytes; };
 
-// splits: of the row that sees most pages; 1: outputs are written directly.
-struct AttentionParams { Rows dst, q; PoolLayer pool; int32_t window, splits; float scale; };
+// Neighbouring rows of an op in a launch's list; first: the number of their first item, a row or a tile.
+struct RowRange { int32_t row, rows, first; };
+// first: the launch's first item; ranges: how many come with it. splits: at most, of a row; 1: outputs are written directly. lanes, shares: see attention_row.
+struct AttentionParams { Rows dst, q; PoolLayer pool; int32_t window, ranges, first, splits, lanes, shares; float scale; };
 
 // Words of a sampler record and of a RESULT row, as in bao.h.
 enum {
