@@ -4,8 +4,10 @@
 #import <Metal/Metal.h>
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <map>
+#include <thread>
 
 #include "../frontend/backend.h"
 #include "params.h"
@@ -32,6 +34,28 @@ class Library {
   std::string error_;
 };
 
+// ---- residency.mm: a residency set of all buffers, where the system has them. What is added counts from the next use() on.
+class Residency {
+ public:
+  void open(id<MTLDevice> device, id<MTLCommandQueue> queue);
+  void close();
+  void add(id<MTLBuffer> buffer);
+  void remove(id<MTLBuffer> buffer);
+  void use();  // before a submit: asks for what there is, and keeps asking for a while
+
+ private:
+  void request();
+  void let_go();
+  void renew();
+  id set_ = nil;  // id<MTLResidencySet>, which older systems do not know
+  id<MTLCommandQueue> queue_ = nil;
+  bool changed_ = false, requested_ = false, closing_ = false;
+  std::chrono::steady_clock::time_point used_;
+  std::mutex lock_;
+  std::condition_variable wake_;
+  std::thread renewer_;
+};
+
 // ---- memory.mm: which buffer holds an address.
 struct Bound {
   id<MTLBuffer> buffer;
@@ -39,10 +63,12 @@ struct Bound {
 };
 class Memory {
  public:
-  void add(const char* start, id<MTLBuffer> buffer) { buffers_[start] = buffer; }
-  void remove(const char* start) { buffers_.erase(start); }
+  void add(const char* start, id<MTLBuffer> buffer);  // in the place of one that began there
+  void remove(const char* start);
+  void remove(const char* from, const char* to);  // all that begin there
   // nil when no buffer holds all the bytes. Buffers may overlap.
   Bound find(const void* address, int64_t bytes) const;
+  Residency residency;
 
  private:
   std::map<const char*, id<MTLBuffer>> buffers_;
@@ -129,7 +155,7 @@ class MetalBackend final : public Backend {
   std::vector<std::shared_ptr<Completion>> copies_;  // of page copies
   int32_t failed_ = BAO_OK;                          // status of the last command buffer that failed
   std::string lost_;                                 // why the device can do no more, "" while it can
-  std::map<int64_t, int64_t> maps_;                  // address and end of the registered mappings
+  std::vector<std::pair<int64_t, int64_t>> maps_;    // start and end of the registered mappings, in whole pages
 };
 
 }  // namespace bao

@@ -33,6 +33,7 @@ MetalBackend::MetalBackend(id<MTLDevice> device) : library(device), device_(devi
 
 MetalBackend::~MetalBackend() {
   @autoreleasepool {
+    memory.residency.close();
     if (nothing) release(nothing, 256, Place::device);
     if (stop_word) release(stop_word, 256, Place::device);
     queue_ = nil;
@@ -44,6 +45,7 @@ int32_t MetalBackend::open(const char* f) {
   // A long prefill is hundreds of command buffers; at 64, which is the default, encoding would wait for the GPU.
   queue_ = [device_ newCommandQueueWithMaxCommandBufferCount:1024];
   commit_nanoseconds_ = commit_milliseconds() * 1e6;
+  memory.residency.open(device_, queue_);
   nothing = allocate(256, Place::device);
   stop_word = allocate(256, Place::device);
   return queue_ && nothing && stop_word ? BAO_OK : fail(BAO_OUT_OF_MEMORY, 0, f, "the device gives no command queue or no memory");

@@ -1,6 +1,8 @@
 // Memory: buffers by address, KV pools as address space that is backed as it grows, weights as windows of the mapped file.
 #include <sys/mman.h>
 
+#include <algorithm>
+
 #include "backend.h"
 
 namespace bao {
@@ -14,6 +16,18 @@ Bound Memory::find(const void* address, int64_t bytes) const {
     if (offset + bytes <= int64_t(i->second.length)) return {i->second, offset};
   }
   return {nil, 0};
+}
+
+void Memory::add(const char* start, id<MTLBuffer> buffer) {
+  remove(start);
+  buffers_[start] = buffer;
+  residency.add(buffer);
+}
+
+void Memory::remove(const char* start) { remove(start, start + 1); }
+
+void Memory::remove(const char* from, const char* to) {
+  for (auto i = buffers_.lower_bound(from); i != buffers_.end() && i->first < to; i = buffers_.erase(i)) residency.remove(i->second);
 }
 
 char* MetalBackend::allocate(int64_t bytes, Place) {
@@ -106,23 +120,31 @@ bool MetalBackend::map_source(int64_t address, int64_t bytes, std::shared_ptr<co
   // Flushes nothing of a mapping that cannot be written, and fails where a page is not mapped.
   mapped = mapped && msync(reinterpret_cast<void*>(start), size_t(end - start), MS_ASYNC) == 0;
   if (!mapped) return fail(BAO_INVALID, 2, f, "%lld bytes at address %.0f are not mapped", static_cast<long long>(bytes), static_cast<double>(address)), false;
-  maps_[start] = end;
+  maps_.emplace_back(start, end);
+  // Buffers over these pages go with the last map of them: something else may be mapped there next.
   struct Registered {
-    std::map<int64_t, int64_t>* maps;
-    int64_t start;
-    ~Registered() { maps->erase(start); }
+    MetalBackend* backend;
+    std::pair<int64_t, int64_t> pages;
+    ~Registered() {
+      @autoreleasepool {
+        auto& maps = backend->maps_;
+        maps.erase(std::find(maps.begin(), maps.end(), pages));
+        bool others = std::any_of(maps.begin(), maps.end(), [&](const auto& m) { return m.first < pages.second && pages.first < m.second; });
+        if (!others) backend->memory.remove(reinterpret_cast<const char*>(pages.first), reinterpret_cast<const char*>(pages.second));
+      }
+    }
   };
-  *keep = std::shared_ptr<const void>(new Registered{&maps_, start}, [](const void* r) { delete static_cast<const Registered*>(r); });
+  *keep = std::shared_ptr<const void>(new Registered{this, {start, end}}, [](const void* r) { delete static_cast<const Registered*>(r); });
   return true;
 }
 
-// A buffer over file pages that holds all the bytes: one that exists, or one from their first page on, as long as the device allows.
+// A buffer over file pages that holds all the bytes: one that exists, or one from their first page on, as long as the device allows and has memory for.
 id<MTLBuffer> MetalBackend::window(const uint8_t* source, int64_t bytes) {
   if (id<MTLBuffer> known = memory.find(source, bytes).buffer) return known;
   int64_t address = int64_t(reinterpret_cast<uintptr_t>(source)), start = address / page_bytes * page_bytes;
-  auto map = maps_.upper_bound(address);
-  if (map == maps_.begin()) return nil;
-  int64_t length = std::min((--map)->second - start, int64_t(device_.maxBufferLength) / page_bytes * page_bytes);
+  auto map = std::find_if(maps_.begin(), maps_.end(), [&](const auto& m) { return m.first <= address && address + bytes <= m.second; });
+  if (map == maps_.end()) return nil;
+  int64_t most = std::min(int64_t(device_.maxBufferLength), memory_available()) / page_bytes * page_bytes, length = std::min(map->second - start, most);
   if (address + bytes > start + length) return nil;
   void* first = reinterpret_cast<void*>(start);
   id<MTLBuffer> buffer = [device_ newBufferWithBytesNoCopy:first length:NSUInteger(length) options:MTLResourceStorageModeShared deallocator:nil];
@@ -161,7 +183,8 @@ int32_t MetalBackend::weight_made(Weight& weight, const uint8_t* source, const c
     }
     int64_t bytes = ref.expert_bytes * ref.experts;
     if (window(source, bytes)) return BAO_OK;
-    return fail(BAO_OUT_OF_MEMORY, 3, f, "a buffer over %lld bytes of the file is refused; the device allows %lld a buffer", static_cast<long long>(bytes), static_cast<long long>(device_.maxBufferLength));
+    return fail(BAO_OUT_OF_MEMORY, 3, f, "a buffer over %lld bytes of the file is refused; the device allows %lld a buffer and has memory for %lld", static_cast<long long>(bytes),
+                static_cast<long long>(device_.maxBufferLength), static_cast<long long>(memory_available()));
   }
 }
 

@@ -64,6 +64,7 @@ int32_t MetalBackend::step_made(Step& step, const char* f) {
     auto words = std::make_unique<Words>(this, CURRENT_WORDS * 4);
     if (!words->data) return fail(BAO_OUT_OF_MEMORY, 0, f, "no memory for the running step");
     step.state = std::move(words);
+    memory.residency.use();  // a model's weights are there by now: they come into memory before the first step waits for them
     return BAO_OK;
   }
 }
@@ -92,6 +93,7 @@ int32_t MetalBackend::submit(Stream& stream, Graph*, int32_t slot, bool continue
     report[REPORT_REASON] = REASON_NONE;
     const StepLayout layout = layout_of(step, slot);
     auto completion = std::make_shared<Completion>();
+    memory.residency.use();
 
     Pass pass(*this, completion, prefill ? commit_nanoseconds_ : commit_nanoseconds_ * decode_commits, idle() ? early_launches : 0);
     pass.bind_bytes(AT_LAYOUT, &layout, sizeof layout);
@@ -247,6 +249,7 @@ int32_t MetalBackend::page_copy(Pool& pool, int32_t destination, int32_t source,
   @autoreleasepool {
     if (int32_t status = usable(f)) return status;
     auto completion = std::make_shared<Completion>();
+    memory.residency.use();
     Pass pass(*this, completion, commit_nanoseconds_, 0);
     encode_page_copy(pass, pool.ref, destination, source, tokens);
     pass.end();

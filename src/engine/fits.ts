@@ -4,17 +4,16 @@ import type { GgufFile } from "../gguf/index.ts";
 import type { ModelConfig } from "../model/config.ts";
 import { estimateMemory, type RunPlan } from "../model/estimate.ts";
 import type { Device } from "../native/objects.ts";
-import { BAO } from "../native/symbols.ts";
 
 const STEP = 256;
 const gb = (bytes: number): string => `${(bytes / 1e9).toFixed(bytes < 1e10 ? 2 : 1)} GB`;
 
 /** Throws ResourceError `model_too_large` with the memory that is needed and free. KV pages are taken as answers grow: without this an answer would fail half way. */
-export function checkFits(device: Pick<Device, "memory" | "caps" | "info">, file: GgufFile, config: ModelConfig, plan: RunPlan): void {
+export function checkFits(device: Pick<Device, "memory" | "info">, file: GgufFile, config: ModelConfig, plan: RunPlan): void {
   const free = device.memory("free");
   if (free <= 0) return; // the device does not tell
-  // File pages that are read in place can be given back; weights that are uploaded cannot.
-  const placed = (device.caps & BAO.CAP_HOST_MEMORY) !== 0;
+  // What a GPU reads has to be in its memory at once, uploaded or in place; a CPU can give file pages back.
+  const placed = device.info.backend === "cpu";
   const parts = (context: number): { weights: number; kv: number; rest: number; all: number } => {
     const e = estimateMemory(file, config, { ...plan, context }), weights = placed ? 0 : e.weights;
     return { weights, kv: e.kv, rest: e.activations + e.logits, all: weights + e.allocated };

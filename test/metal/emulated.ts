@@ -10,6 +10,7 @@ if (!EMULATED) console.warn("Metal host tests are skipped: they need make metal-
 
 const open = () => dlopen(library, {
   emu_fail_buffer: { args: [T.i64, T.i64, T.i64], returns: T.void }, emu_buffers: { args: [], returns: T.u64 }, emu_allocated: { args: [], returns: T.u64 },
+  emu_resident: { args: [], returns: T.i64 }, emu_residency_requests: { args: [], returns: T.u64 },
 }).symbols;
 let symbols: ReturnType<typeof open> | undefined;
 const emulator = (): ReturnType<typeof open> => (symbols ??= open());
@@ -19,6 +20,10 @@ export const failBuffer = (n: number, code = 0, operations = 0): void => emulato
 /** Command buffers that have run; bytes of Metal buffers that exist. */
 export const buffersRun = (): number => Number(emulator().emu_buffers());
 export const allocated = (): number => Number(emulator().emu_allocated());
+
+/** Bytes that are asked to be resident, and how often that was asked for. */
+export const resident = (): number => Number(emulator().emu_resident());
+export const residencyRequests = (): number => Number(emulator().emu_residency_requests());
 
 /** Sets an environment variable where C reads it, which assigning to process.env does not; "" unsets it. */
 export function setC(name: string, value: string): void {

@@ -1,10 +1,14 @@
 // Memory of the Metal library: where weights may begin, what the working set holds, and residency.
-import { describe, expect, test } from "bun:test";
+import { statSync } from "node:fs";
+import { afterEach, describe, expect, test } from "bun:test";
+import { LocalModel } from "../../src/engine/model.ts";
+import { estimateMemory } from "../../src/model/estimate.ts";
 import { Device } from "../../src/native/objects.ts";
 import { BAO } from "../../src/native/symbols.ts";
 import { allowTime, DTYPES, Random, Rig } from "../kernels/harness.ts";
 import { blockOf, dtypeName, weightValues } from "../kernels/weights.ts";
-import { EMULATED } from "./emulated.ts";
+import { collect, DEMO, failure } from "../engine/fixtures.ts";
+import { allocated, EMULATED, residencyRequests, resident, setC } from "./emulated.ts";
 
 allowTime();
 
@@ -27,5 +31,75 @@ describe.skipIf(!EMULATED)("a weight in a file", () => {
       expect(Math.abs(found - sum), `${dtypeName(odd.dtype)} output ${i}`).toBeLessThan(1e-4);
     });
     rig.dispose();
+  });
+});
+
+const settings = (working: string, residency = ""): void => { setC("METAL_EMULATOR_WORKING_SET", working); setC("METAL_EMULATOR_RESIDENCY", residency); };
+afterEach(() => settings(""));
+
+describe.skipIf(!EMULATED)("the working set", () => {
+  test("is the device's memory", () => {
+    settings("123456789");
+    using device = new Device({ backend: "metal" });
+    expect(device.info.memory).toBe(123456789);
+    expect(device.memory("total")).toBe(123456789);
+    const free = device.memory("free");
+    using buffer = device.buffer(1_000_000);
+    expect(device.memory("free")).toBe(free - buffer.bytes);
+    expect(() => device.buffer(123_000_000)).toThrow(expect.objectContaining({ name: "ResourceError", code: "out_of_memory" }));
+  });
+
+  test("holds a model, or the model is refused with a context that it would hold", async () => {
+    const before = allocated(), weights = statSync(DEMO).size, device = { backend: "metal" } as const;
+    settings(String(before + weights + 11_000_000));
+    const error = await failure(LocalModel.load(DEMO, { device, context: 4096 }));
+    expect(error).toMatchObject({ name: "ResourceError", code: "model_too_large" });
+    expect(error.message).toMatch(/weights .* GB, KV of 4096 tokens/);
+    const context = Number(/^A context of (\d+) tokens fits/.exec(error.hint!)![1]);
+    {
+      using model = await LocalModel.load(DEMO, { device, context, warmup: false });
+      const e = estimateMemory(model.file, model.runner.config, model.runner.plan);
+      expect(e.weights + e.allocated).toBeLessThan(weights + 11_000_000);
+    }
+    expect(allocated()).toBe(before);
+    settings(String(before + Math.trunc(weights / 2)));
+    expect(await failure(LocalModel.load(DEMO, { device, context: 4096 }))).toMatchObject({ code: "model_too_large", hint: expect.stringContaining("smaller model or quantisation") });
+    // What the estimate does not see, a weight's buffer does.
+    using opened = new Device(device);
+    const rig = new Rig(opened);
+    settings(String(allocated() + 20_000));
+    expect(() => rig.weight({ dtype: BAO.F32, rows: 100, columns: 100 })).toThrow(expect.objectContaining({ code: "out_of_memory", message: expect.stringContaining("has memory for") }));
+    rig.dispose();
+  });
+});
+
+describe.skipIf(!EMULATED)("residency", () => {
+  test("of all that a model uses is asked for at load and again while it lives, and given up with it", async () => {
+    expect(resident()).toBe(0);
+    const before = allocated();
+    {
+      using model = await LocalModel.load(DEMO, { device: { backend: "metal" }, context: 256, warmup: false });
+      expect(resident()).toBeGreaterThan(statSync(DEMO).size);
+      using session = model.session();
+      await collect(model, session, "Once", { maxTokens: 2, temperature: 0 });
+      expect(resident()).toBe(allocated() - before);
+      const asked = residencyRequests();
+      await Bun.sleep(1300);
+      expect(residencyRequests() - asked).toBeWithin(2, 5);
+    }
+    expect(resident()).toBe(0);
+    expect(allocated()).toBe(before);
+  });
+
+  test("where the system has none nothing changes", async () => {
+    const answer = async (): Promise<string> => {
+      using model = await LocalModel.load(DEMO, { device: { backend: "metal" }, context: 256, warmup: false });
+      using session = model.session();
+      return (await collect(model, session, "Once upon", { maxTokens: 4, temperature: 0 })).text;
+    };
+    const text = await answer(), asked = residencyRequests();
+    settings("", "0");
+    expect(await answer()).toBe(text);
+    expect(residencyRequests()).toBe(asked);
   });
 });

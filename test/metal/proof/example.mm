@@ -8,15 +8,17 @@
 #include <string>
 #include <vector>
 
-struct ex_buffer { id<MTLBuffer> buffer; };
+struct ex_buffer { id<MTLBuffer> buffer; ex_context* context; };
 struct ex_context {
   id<MTLDevice> device;
   id<MTLCommandQueue> queue;
   id<MTLLibrary> library;
   id<MTLCommandBuffer> commands, last;
   id<MTLComputeCommandEncoder> encoder;
+  id<MTLResidencySet> resident;  // holds every buffer
   std::vector<id<MTLComputePipelineState>> pipelines;
   std::map<std::string, int> by_name;
+  bool requested;
 };
 
 static thread_local std::string error_text;
@@ -26,9 +28,10 @@ static int bad(NSString* text) {
   return -1;
 }
 
-static ex_buffer* made(id<MTLBuffer> buffer) {
+static ex_buffer* made(ex_context* c, id<MTLBuffer> buffer) {
   if (!buffer) return bad(@"the buffer could not be made"), nullptr;
-  return new ex_buffer{buffer};
+  [c->resident addAllocation:buffer];
+  return new ex_buffer{buffer, c};
 }
 
 extern "C" {
@@ -45,6 +48,8 @@ ex_context* ex_open(const char* source) {
     options.fastMathEnabled = NO;
     NSError* error = nil;
     c->library = [c->device newLibraryWithSource:[NSString stringWithUTF8String:source] options:options error:&error];
+    c->resident = [c->device newResidencySetWithDescriptor:[MTLResidencySetDescriptor new] error:&error];
+    [c->queue addResidencySet:c->resident];
     if (c->library) return c;
     bad(error.localizedDescription);
     delete c;
@@ -55,22 +60,28 @@ ex_context* ex_open(const char* source) {
 void ex_close(ex_context* c) {
   @autoreleasepool {
     ex_wait(c);
+    if (c->requested) [c->resident endResidency];
+    [c->queue removeResidencySet:c->resident];
     delete c;
   }
 }
 
 ex_buffer* ex_allocate(ex_context* c, uint64_t bytes) {
-  @autoreleasepool { return made([c->device newBufferWithLength:bytes options:MTLResourceStorageModeShared]); }
+  @autoreleasepool { return made(c, [c->device newBufferWithLength:bytes options:MTLResourceStorageModeShared]); }
 }
 
 ex_buffer* ex_wrap(ex_context* c, void* pages, uint64_t bytes) {
-  @autoreleasepool { return made([c->device newBufferWithBytesNoCopy:pages length:bytes options:MTLResourceStorageModeShared deallocator:nil]); }
+  @autoreleasepool { return made(c, [c->device newBufferWithBytesNoCopy:pages length:bytes options:MTLResourceStorageModeShared deallocator:nil]); }
 }
 
 void* ex_contents(ex_buffer* b) { return b->buffer.contents; }
 
 void ex_free(ex_buffer* b) {
-  @autoreleasepool { delete b; }
+  @autoreleasepool {
+    [b->context->resident removeAllocation:b->buffer];
+    [b->context->resident commit];
+    delete b;
+  }
 }
 
 int ex_pipeline(ex_context* c, const char* name, uint32_t flags, uint32_t count) {
@@ -124,6 +135,9 @@ int ex_end(ex_context* c, int wait) {
     if (!c->encoder) return bad(@"no pass is open");
     [c->encoder endEncoding];
     c->encoder = nil;
+    [c->resident commit];
+    if (!c->requested) [c->resident requestResidency];
+    c->requested = true;
     [c->commands commit];
     c->last = c->commands;
     c->commands = nil;

@@ -13,6 +13,9 @@ interface Bug { name: string; changes?: readonly (readonly [from: string, to: st
 const CONCURRENT = ["[c->commands computeCommandEncoder]", "[c->commands computeCommandEncoderWithDispatchType:MTLDispatchTypeConcurrent]"] as const;
 const SET_BUFFER = "offset:operands[i].offset atIndex:NSUInteger(i)]";
 const DISPATCH = "[c->encoder dispatchThreadgroups:grid threadsPerThreadgroup:group];";
+const COMMIT = "[c->commands commit];";
+const SPOIL = "static_cast<char*>(first->buffer.contents)[5] ^= 1;";
+const KEEP_FIRST = [["struct ex_context {", "extern \"C\" uint64_t emu_dispatches();\nstatic ex_buffer* first;\nstruct ex_context {"], ["[c->encoder setComputePipelineState:pipeline];", "[c->encoder setComputePipelineState:pipeline]; first = operands[0].buffer;"]] as const;
 const LIMIT = "if (group.width * group.height * group.depth > pipeline";
 
 const CORRECT: readonly Bug[] = [
@@ -50,6 +53,12 @@ const BUGS: readonly Bug[] = [
   { name: "misspelt selector", changes: [["threadsPerThreadgroup:group", "threadsPerThreadGroup:group"]] },
   { name: "object of a wrong type", changes: [["id<MTLComputePipelineState> pipeline = c->pipelines.at", "id<MTLBuffer> pipeline = c->pipelines.at"]] },
   { name: "use after release", changes: [["c->last = c->commands;\n    c->commands = nil;", "[c->commands waitUntilCompleted]; __unsafe_unretained id<MTLCommandBuffer> gone = c->commands; c->commands = nil; c->last = nil; @autoreleasepool {} [gone status];"]] },
+  { name: "a buffer in no residency set", changes: [["  [c->resident addAllocation:buffer];\n", "  if (buffer.length > 4096) [c->resident addAllocation:buffer];\n"], ["[b->context->resident removeAllocation:b->buffer];", "if (b->buffer.length > 4096) [b->context->resident removeAllocation:b->buffer];"]] },
+  { name: "a residency set not committed", changes: [["    [c->resident commit];\n    if (!c->requested)", "    if (!c->requested) [c->resident commit];\n    if (!c->requested)"]] },
+  { name: "a freed buffer kept by the residency set", changes: [["    [b->context->resident removeAllocation:b->buffer];\n", ""]] },
+  { name: "residency never ended", changes: [["if (c->requested) [c->resident endResidency];", ""]], task: "freedAtOnce" },
+  { name: "an operand written after the commit", changes: [...KEEP_FIRST, [COMMIT, `${COMMIT} ${SPOIL}`]], env: { METAL_EMULATOR_CHECKED: "1", METAL_EMULATOR_DELAY_US: "2000" } },
+  { name: "an operand written while its kernel runs", changes: [...KEEP_FIRST, [COMMIT, `uint64_t before = emu_dispatches(); ${COMMIT} while (emu_dispatches() == before) {} ${SPOIL}`]], env: { METAL_EMULATOR_CHECKED: "1" } },
   { name: "a grid of zero", changes: [["MTLSizeMake(groups[0], groups[1]", "MTLSizeMake(0, groups[1]"]] },
   { name: "threadgroups given as threads", changes: [["dispatchThreadgroups:grid", "dispatchThreads:grid"]] },
 ];

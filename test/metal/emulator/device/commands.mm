@@ -1,6 +1,7 @@
 // Command buffers and the one thread that runs them in order of their commits.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <thread>
@@ -48,6 +49,7 @@ void run_one(EmulatedCommandBuffer* commands) {
   auto [code, operations] = planned_failure();
   for (size_t i = 0; i < commands->operations.size() && error.empty() && (!code || (long)i < operations); i++) error = commands->operations[i]();
   commands->ended = now();
+  watch_end(commands);
   if (code) {
     commands->failure = emu_error("MTLCommandBufferErrorDomain", code, text_of(code));
   } else if (!error.empty()) {
@@ -135,6 +137,8 @@ NSErrorDomain const MTLCommandBufferErrorDomain = @"MTLCommandBufferErrorDomain"
 - (void)commit {
   REQUIRE(state < MTLCommandBufferStatusCommitted, "commit twice");
   REQUIRE(!encoding, "commit with an encoder still open");
+  [queue checkResidency:self];
+  watch_commit(self);
   {
     std::lock_guard<std::mutex> hold(emu::state().lock);
     state = MTLCommandBufferStatusCommitted;
@@ -159,6 +163,24 @@ NSErrorDomain const MTLCommandBufferErrorDomain = @"MTLCommandBufferErrorDomain"
 
 @implementation EmulatedQueue
 @synthesize label;
+- (void)addResidencySet:(id<MTLResidencySet>)set {
+  REQUIRE(set, "addResidencySet: nil");
+  sets.push_back((EmulatedResidencySet*)set);
+}
+- (void)removeResidencySet:(id<MTLResidencySet>)set {
+  auto at = std::find(sets.begin(), sets.end(), set);
+  REQUIRE(at != sets.end(), "removeResidencySet: the queue does not have that set");
+  sets.erase(at);
+}
+- (void)checkResidency:(EmulatedCommandBuffer*)commands {
+  if (sets.empty()) return;
+  for (EmulatedResidencySet* set : sets) REQUIRE(set->added == set->committed, "commit of a command buffer while a residency set of its queue has changes that are not committed");
+  for (id used : commands->kept) {
+    if (![used isKindOfClass:[EmulatedBuffer class]]) continue;
+    bool held = std::any_of(sets.begin(), sets.end(), [&](EmulatedResidencySet* set) { return set->committed.count(used) > 0; });
+    REQUIRE(held, "a buffer of %lu bytes is used and in no residency set of the queue", ((EmulatedBuffer*)used)->size);
+  }
+}
 // Waits while the queue's most are open, as the real one does.
 - (id<MTLCommandBuffer>)commandBuffer {
   {
@@ -169,6 +191,7 @@ NSErrorDomain const MTLCommandBufferErrorDomain = @"MTLCommandBufferErrorDomain"
   }
   EmulatedCommandBuffer* commands = [EmulatedCommandBuffer new];
   commands->slot = open;
+  commands->queue = self;
   return commands;
 }
 - (id<MTLCommandBuffer>)commandBufferWithUnretainedReferences {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,8 @@ struct State {
   std::condition_variable changed;
   NSUInteger allocated = 0, peak = 0;
   std::atomic<uint64_t> dispatches{0}, buffers{0};  // that have run
+  std::atomic<uint64_t> residency_requests{0};
+  std::atomic<int64_t> resident{0};  // bytes of sets whose residency is requested
   struct { long n, code, operations; } failing{0, 0, 0};  // the command buffer that fails: see emu_fail_buffer
   std::string last;  // violation or fault
 };
@@ -61,6 +64,7 @@ State& state();
   NSUInteger size;
   MTLResourceOptions options;
   size_t mapped;  // 0: memory of the caller's
+  bool written_by_host;  // can be
   void (^deallocator)(void*, NSUInteger);
 }
 @property(nullable, copy) NSString* label;
@@ -100,10 +104,29 @@ using ConstantValue = std::pair<int, std::string>;  // MTLDataType, bytes
 }
 @end
 
+@class EmulatedCommandBuffer;
+
 namespace emu {
 // An interval that a dispatch of a concurrent encoder touched since the last barrier.
 struct Touched { uintptr_t low, high; bool written; const void* dispatch; };
+
+// ---- watch.mm, for checked kernels: a host that writes to memory which a committed command buffer still reads.
+struct Image {
+  uintptr_t low;
+  std::string bytes;  // as of the commit, with what the GPU has written since
+};
+struct Watch {
+  std::vector<Image> images;
+  std::vector<std::pair<uintptr_t, uintptr_t>> read;  // by its kernels
+};
+bool host_can_write(const void* pages, size_t bytes);
+void watch_commit(EmulatedCommandBuffer* commands);
+void watch_dispatch(EmulatedCommandBuffer* commands, const Dispatch& dispatch);
+void watch_write(const void* bytes, size_t size);  // by the GPU
+void watch_end(EmulatedCommandBuffer* commands);
 }
+
+@class EmulatedQueue;
 
 @interface EmulatedCommandBuffer : NSObject <MTLCommandBuffer> {
  @public
@@ -115,10 +138,21 @@ struct Touched { uintptr_t low, high; bool written; const void* dispatch; };
   std::vector<MTLCommandBufferHandler> handlers;
   double started, ended;
   std::vector<emu::Touched> touched;
+  std::unique_ptr<emu::Watch> watch;
   std::shared_ptr<std::atomic<long>> slot;  // counts the queue's command buffers that have not ended
+  EmulatedQueue* queue;
 }
 - (void)leave;
 @property(nullable, copy) NSString* label;
+@end
+
+// What is added and removed takes effect with commit.
+@interface EmulatedResidencySet : NSObject <MTLResidencySet> {
+ @public
+  std::set<id> added, committed;
+  bool requested;
+}
+@property(nullable, readonly) NSString* label;
 @end
 
 @interface EmulatedEncoder : NSObject <MTLCommandEncoder> {
@@ -154,6 +188,9 @@ struct Binding {
  @public
   std::shared_ptr<std::atomic<long>> open;
   NSUInteger most;
+  std::vector<EmulatedResidencySet*> sets;
 }
+// What the command buffer uses must be in the queue's residency sets, when it has any.
+- (void)checkResidency:(EmulatedCommandBuffer*)commands;
 @property(nullable, copy) NSString* label;
 @end

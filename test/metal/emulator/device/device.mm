@@ -40,6 +40,7 @@ static EmulatedDevice* the_device;
 
 @implementation EmulatedBuffer
 @synthesize label;
+- (NSUInteger)allocatedSize { return size; }
 - (id<MTLDevice>)device { return the_device; }
 - (NSUInteger)length { return size; }
 - (MTLStorageMode)storageMode { return (MTLStorageMode)(options >> MTLResourceStorageModeShift & 15); }
@@ -53,6 +54,47 @@ static EmulatedDevice* the_device;
   else if (deallocator) deallocator(bytes, size);
   std::lock_guard<std::mutex> hold(state().lock);
   state().allocated -= size;
+}
+@end
+
+@implementation MTLResidencySetDescriptor
+@synthesize label, initialCapacity;
+@end
+
+@implementation EmulatedResidencySet
+@synthesize label;
+- (id<MTLDevice>)device { return the_device; }
+- (NSUInteger)allocationCount { return added.size(); }
+- (uint64_t)allocatedSize {
+  uint64_t bytes = 0;
+  for (id<MTLAllocation> a : committed) bytes += a.allocatedSize;
+  return bytes;
+}
+- (BOOL)containsAllocation:(id<MTLAllocation>)allocation { return added.count(allocation) > 0; }
+- (void)addAllocation:(id<MTLAllocation>)allocation {
+  REQUIRE(allocation, "addAllocation: nil");
+  REQUIRE(added.insert(allocation).second, "addAllocation: the set has it");
+}
+- (void)removeAllocation:(id<MTLAllocation>)allocation { REQUIRE(added.erase(allocation), "removeAllocation: the set does not have it"); }
+- (void)removeAllAllocations { added.clear(); }
+- (void)commit {
+  if (requested) state().resident -= (int64_t)self.allocatedSize;
+  committed = added;
+  if (requested) state().resident += (int64_t)self.allocatedSize;
+}
+- (void)requestResidency {
+  REQUIRE(!committed.empty(), "requestResidency: nothing was committed");
+  state().residency_requests++;
+  if (!requested) state().resident += (int64_t)self.allocatedSize;
+  requested = true;
+}
+- (void)endResidency {
+  REQUIRE(requested, "endResidency without requestResidency");
+  state().resident -= (int64_t)self.allocatedSize;
+  requested = false;
+}
+- (void)dealloc {
+  if (requested) violation("residency set released without endResidency");
 }
 @end
 
@@ -80,6 +122,14 @@ static EmulatedDevice* the_device;
   return queue;
 }
 
+// METAL_EMULATOR_RESIDENCY=0: a device that has none.
+- (id<MTLResidencySet>)newResidencySetWithDescriptor:(MTLResidencySetDescriptor*)descriptor error:(NSError**)error {
+  REQUIRE_OR(nil, descriptor, "newResidencySetWithDescriptor: nil");
+  if (setting("RESIDENCY", 1)) return [EmulatedResidencySet new];
+  if (error) *error = emu_error("MTLResidencySetErrorDomain", 1, "residency sets are not supported");
+  return nil;
+}
+
 - (EmulatedBuffer*)bufferOf:(NSUInteger)length options:(MTLResourceOptions)options {
   EmulatedBuffer* buffer = [EmulatedBuffer new];
   buffer->size = length;
@@ -104,6 +154,7 @@ static EmulatedDevice* the_device;
   EmulatedBuffer* buffer = [self bufferOf:length options:options];
   buffer->bytes = (char*)bytes;
   buffer->mapped = mapped;
+  buffer->written_by_host = true;
   return buffer;
 }
 
@@ -126,6 +177,7 @@ static EmulatedDevice* the_device;
   EmulatedBuffer* buffer = [self bufferOf:length options:options];
   buffer->bytes = (char*)bytes;
   buffer->deallocator = [deallocator copy];
+  buffer->written_by_host = host_can_write(bytes, length);
   return buffer;
 }
 
@@ -164,6 +216,8 @@ void emu_fail_buffer(long n, long code, long operations) {
 }
 uint64_t emu_buffers() { return state().buffers; }
 uint64_t emu_allocated() { return state().allocated; }
+uint64_t emu_residency_requests() { return state().residency_requests; }
+int64_t emu_resident() { return state().resident; }
 
 const char* emu_last() { return state().last.c_str(); }
 uint64_t emu_dispatches() { return state().dispatches; }

@@ -166,6 +166,7 @@ std::string check_hazards(const Dispatch& d, std::vector<Touched>& touched) {
       char* bytes = b.bytes ? b.bytes->data() : b.buffer->bytes + b.offset;
       d->buffer[use.index] = bytes;
       d->ranges.push_back({(uintptr_t)bytes, (uintptr_t)bytes + size, use.writable, use.index});
+      if (owner->watch && size <= 1 << 20) d->ranges.back().words.resize(size / 4 + 1);
     }
     const Library& library = *function->library->library;
     for (int i = 0; i < library.constant_count; i++) {
@@ -174,6 +175,7 @@ std::string check_hazards(const Dispatch& d, std::vector<Touched>& touched) {
     }
     state().dispatches++;
     std::string error = run(*d);
+    watch_dispatch(owner, *d);
     return error.empty() && d->checked && side_by_side ? check_hazards(*d, owner->touched) : error;
   });
 }
@@ -191,6 +193,7 @@ std::string check_hazards(const Dispatch& d, std::vector<Touched>& touched) {
   char *source_bytes = from->bytes + source_offset, *bytes = to->bytes + offset;
   commands->operations.push_back([=] {
     memmove(bytes, source_bytes, size);
+    watch_write(bytes, size);
     return std::string();
   });
 }
@@ -202,6 +205,7 @@ std::string check_hazards(const Dispatch& d, std::vector<Touched>& touched) {
   char* bytes = buffer->bytes + range.location;
   commands->operations.push_back([=] {
     memset(bytes, value, range.length);
+    watch_write(bytes, range.length);
     return std::string();
   });
 }

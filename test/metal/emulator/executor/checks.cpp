@@ -98,6 +98,7 @@ void check_device(uintptr_t address, size_t bytes, bool write, void* code, bool 
   uintptr_t &low = write ? r.write_low : r.read_low, &high = write ? r.write_high : r.read_high;
   low = std::min(low, address);
   high = std::max(high, address + bytes);
+  if (!write && !atomic) r.read(address, bytes);
   if (write && !r.writable) emu_fail("write to buffer %d, which the kernel declares const (%s)", r.index, place(code).c_str());
   if (!r.writable) return;
   auto shadow = std::find_if(w->shadows.begin(), w->shadows.end(), [&](const Shadow& s) { return address >= s.low && address + bytes <= s.high; });

@@ -1,5 +1,6 @@
 // Runs one dispatch: what the emulated device hands over, and the options of a run.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <vector>
@@ -14,6 +15,14 @@ struct Range {
   bool writable;
   int index;
   uintptr_t read_low = ~0ul, read_high = 0, write_low = ~0ul, write_high = 0;
+  // Words that were read, but by atomics, which the host may write to at any time. Of long ranges only the interval is known.
+  std::vector<uint8_t> words;
+  uintptr_t plain_low = ~0ul, plain_high = 0;
+  void read(uintptr_t address, size_t bytes) {
+    plain_low = std::min(plain_low, address);
+    plain_high = std::max(plain_high, address + bytes);
+    if (!words.empty()) for (uintptr_t w = (address - low) / 4; w <= (address + bytes - 1 - low) / 4; w++) words[w] = 1;
+  }
 };
 
 struct Dispatch {

@@ -86,7 +86,7 @@ typedef NS_ENUM(NSInteger, MTLMathMode) { MTLMathModeSafe = 0, MTLMathModeRelaxe
 typedef NS_OPTIONS(NSUInteger, MTLPipelineOption) { MTLPipelineOptionNone = 0 };
 @protocol MTLDevice
 , MTLBuffer, MTLLibrary, MTLFunction, MTLComputePipelineState, MTLCommandQueue, MTLCommandBuffer, MTLComputeCommandEncoder,
-    MTLBlitCommandEncoder, MTLResource;
+    MTLBlitCommandEncoder, MTLResource, MTLAllocation, MTLResidencySet;
 @interface MTLCompileOptions : NSObject
 @property(nullable, copy) NSDictionary<NSString*, NSObject*>* preprocessorMacros;
 @property BOOL fastMathEnabled;
@@ -96,7 +96,10 @@ typedef NS_OPTIONS(NSUInteger, MTLPipelineOption) { MTLPipelineOptionNone = 0 };
 @interface MTLFunctionConstantValues : NSObject
 - (void)setConstantValue:(const void*)v type:(MTLDataType)t atIndex:(NSUInteger)i;
 @end
-@protocol MTLResource <NSObject>
+@protocol MTLAllocation <NSObject>
+@property(readonly) NSUInteger allocatedSize;
+@end
+@protocol MTLResource <MTLAllocation>
 @property(nullable, copy) NSString* label;
 @property(readonly) id<MTLDevice> device;
 @property(readonly) MTLStorageMode storageMode;
@@ -162,8 +165,29 @@ typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
 - (void)waitUntilCompleted;
 - (void)addCompletedHandler:(MTLCommandBufferHandler)b;
 @end
+MTL_SINCE(15.0)
+@interface MTLResidencySetDescriptor : NSObject
+@property(nullable, copy) NSString* label;
+@property NSUInteger initialCapacity;
+@end
+MTL_SINCE(15.0)
+@protocol MTLResidencySet <NSObject>
+@property(readonly) id<MTLDevice> device;
+@property(nullable, readonly) NSString* label;
+@property(readonly) uint64_t allocatedSize;
+@property(readonly) NSUInteger allocationCount;
+- (void)requestResidency;
+- (void)endResidency;
+- (void)addAllocation:(id<MTLAllocation>)a;
+- (void)removeAllocation:(id<MTLAllocation>)a;
+- (void)removeAllAllocations;
+- (BOOL)containsAllocation:(id<MTLAllocation>)a;
+- (void)commit;
+@end
 @protocol MTLCommandQueue <NSObject>
 @property(nullable, copy) NSString* label;
+- (void)addResidencySet:(id<MTLResidencySet>)s MTL_SINCE(15.0);
+- (void)removeResidencySet:(id<MTLResidencySet>)s MTL_SINCE(15.0);
 - (nullable id<MTLCommandBuffer>)commandBuffer;
 - (nullable id<MTLCommandBuffer>)commandBufferWithUnretainedReferences;
 @end
@@ -188,6 +212,8 @@ typedef void (^MTLCommandBufferHandler)(id<MTLCommandBuffer>);
 - (nullable id<MTLLibrary>)newLibraryWithURL:(NSURL*)u error:(__autoreleasing NSError* _Nullable* _Nullable)e;
 - (nullable id<MTLComputePipelineState>)newComputePipelineStateWithFunction:(id<MTLFunction>)f
                                                                       error:(__autoreleasing NSError* _Nullable* _Nullable)e;
+- (nullable id<MTLResidencySet>)newResidencySetWithDescriptor:(MTLResidencySetDescriptor*)d
+                                                        error:(__autoreleasing NSError* _Nullable* _Nullable)e MTL_SINCE(15.0);
 @end
 MTL_EXTERN id<MTLDevice> _Nullable MTLCreateSystemDefaultDevice(void) __attribute__((ns_returns_retained));
 NS_ASSUME_NONNULL_END
