@@ -31,6 +31,8 @@ struct Simdgroup {
   uint32_t live, ready, waiting, arrived, mask;  // lanes, one bit each
   int site;                                      // of the collective that is under way: line * 1000 + column
   const char* op;
+  void (*finish)(Simdgroup*, unsigned char (*slot)[64]);  // what the last lane does for all
+  uint32_t half;
   alignas(64) unsigned char slot[2][32][64];
 };
 
@@ -57,7 +59,7 @@ struct Library { const Kernel* kernels; int kernel_count; const FunctionConstant
 
 extern "C" {
 extern __thread emu::Fiber* emu_current __attribute__((tls_model("initial-exec")));
-void emu_meet(int site, const char* op);                     // all live lanes of the simdgroup
+void emu_meet(int site, const char* op, void (*finish)(emu::Simdgroup*, unsigned char (*slot)[64]));  // all live lanes of the simdgroup
 void emu_threadgroup_barrier(int flags, int site);
 void emu_simdgroup_barrier(int flags, int site);
 void* emu_threadgroup_variable(const void* key, uint32_t size, uint32_t align);

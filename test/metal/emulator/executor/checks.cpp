@@ -30,7 +30,8 @@ std::string place(void* code) {
 
 Access access_now(bool threadgroup, bool atomic) {
   const Context& c = emu_current->context;
-  return {c.index, worker->serial, threadgroup ? worker->threadgroup_barriers : worker->device_barriers, worker->simd_barriers[threadgroup][c.simdgroup], 1, atomic};
+  Worker* w = worker;
+  return {w->serial, threadgroup ? w->threadgroup_barriers : w->device_barriers, w->simd_barriers[threadgroup][c.simdgroup], uint16_t(c.index), 1, atomic};
 }
 
 // Whether nothing orders an earlier access and one of now.
@@ -57,20 +58,52 @@ void check_race(Cell* cell, const Access& now, bool write, void* code, const cha
   }
 }
 
+// Does something with the cell of each byte, or with one for a whole word. `first` is that of the first byte.
+template <class F>
+void each_cell(Cell* first, uintptr_t address, size_t bytes, F what) {
+  while (bytes) {
+    Cell* word = first - (address & 3);
+    size_t step = 1;
+    if (!(address & 3) && bytes >= 4) {
+      step = 4;
+      for (int i = 0; i < (word->split ? 4 : 1); i++) what(word + i);
+    } else {
+      if (!word->split) {
+        for (int i = 1; i < 4; i++) word[i] = word[0];
+        word->split = 1;
+      }
+      what(first);
+    }
+    first += step, address += step, bytes -= step;
+  }
+}
+
 void check_threadgroup(uintptr_t address, size_t bytes, bool write, void* code, bool atomic) {
   Worker* w = worker;
   uint32_t offset = uint32_t(address - reinterpret_cast<uintptr_t>(w->arena));
   bool inside = std::any_of(w->variables, w->variables + w->variable_count, [&](const Variable& v) { return offset >= v.offset && offset + bytes <= v.offset + v.size; });
   if (!inside) emu_fail("%s of %zu bytes outside threadgroup memory (%s)", write ? "write" : "read", bytes, place(code).c_str());
   Access now = access_now(true, atomic);
-  for (size_t i = 0; i < bytes; i++) {
-    Cell* cell = w->arena_cells + offset + i;
+  each_cell(w->arena_cells + offset, address, bytes, [&](Cell* cell) {
     if (cell->write.group != now.group) cell->write.set = 0;
     if (cell->read1.group != now.group) cell->read1.set = 0;
     if (cell->read2.group != now.group) cell->read2.set = 0;
     if (!write && !cell->write.set) emu_fail("read of threadgroup memory that no thread has written (%s)", place(code).c_str());
     check_race(cell, now, write, code, "threadgroup", address);
+  });
+}
+
+// Of the first byte; the bytes of one access may lie in two pieces.
+Cell* cells_of(Worker* w, uintptr_t address) {
+  uintptr_t number = address / piece_bytes;
+  Pieces& pieces = w->pieces;
+  if (pieces.last != number) {
+    Cell*& cells = pieces.made[number];
+    if (!cells) cells = static_cast<Cell*>(mmap(nullptr, piece_bytes * sizeof(Cell), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    pieces.last = number;
+    pieces.last_cells = cells;
   }
+  return pieces.last_cells + address % piece_bytes;
 }
 
 // The bound range that holds the bytes; false for a constant of the kernel's own code.
@@ -101,26 +134,28 @@ void check_device(uintptr_t address, size_t bytes, bool write, void* code, bool 
   if (!write && !atomic) r.read(address, bytes);
   if (write && !r.writable) emu_fail("write to buffer %d, which the kernel declares const (%s)", r.index, place(code).c_str());
   if (!r.writable) return;
-  auto shadow = std::find_if(w->shadows.begin(), w->shadows.end(), [&](const Shadow& s) { return address >= s.low && address + bytes <= s.high; });
-  if (shadow == w->shadows.end()) {
-    void* cells = mmap(nullptr, (r.high - r.low) * sizeof(Cell), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    w->shadows.push_back({r.low, r.high, static_cast<Cell*>(cells)});
-    shadow = w->shadows.end() - 1;
-  }
   Access now = access_now(false, atomic);
-  for (size_t i = 0; i < bytes; i++) check_race(shadow->cells + (address - shadow->low) + i, now, write, code, "device", address);
+  while (bytes) {
+    size_t part = std::min(bytes, size_t(piece_bytes - address % piece_bytes));
+    each_cell(cells_of(w, address), address, part, [&](Cell* cell) { check_race(cell, now, write, code, "device", address); });
+    address += part, bytes -= part;
+  }
 }
 
-void check(const volatile void* pointer, size_t bytes, bool write, void* code, bool aligned, bool atomic = false) {
-  Fiber* f = emu_current;
-  if (!f) return;
-  uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
-  if ((++worker->accessed & 0xFFFF) == 0 && std::chrono::steady_clock::now() > worker->deadline) emu_fail("the dispatch runs for more than %g s", options.seconds);
-  // A thread's own stack, and the slots of the executor.
-  if (address - reinterpret_cast<uintptr_t>(f->stack) < stack_bytes || address - reinterpret_cast<uintptr_t>(worker) < sizeof(Worker)) return;
+__attribute__((noinline)) void check_shared(uintptr_t address, size_t bytes, bool write, void* code, bool aligned, bool atomic) {
+  Worker* w = worker;
+  if ((++w->accessed & 0xFFFF) == 0 && std::chrono::steady_clock::now() > w->deadline) emu_fail("the dispatch runs for more than %g s", options.seconds);
+  if (address - reinterpret_cast<uintptr_t>(w) < sizeof(Worker)) return;  // slots of the executor
   if (aligned && (address & (bytes - 1))) emu_fail("misaligned %zu-byte %s at %#lx (%s)", bytes, write ? "write" : "read", address, place(code).c_str());
-  if (address - reinterpret_cast<uintptr_t>(worker->arena) < arena_bytes) check_threadgroup(address, bytes, write, code, atomic);
+  if (address - reinterpret_cast<uintptr_t>(w->arena) < arena_bytes) check_threadgroup(address, bytes, write, code, atomic);
   else check_device(address, bytes, write, code, atomic);
+}
+
+// A thread's own stack is most of what it touches.
+inline void check(const volatile void* pointer, size_t bytes, bool write, void* code, bool aligned, bool atomic = false) {
+  Fiber* f = emu_current;
+  uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+  if (f && address - reinterpret_cast<uintptr_t>(f->stack) >= stack_bytes) check_shared(address, bytes, write, code, aligned, atomic);
 }
 
 void check_bytes(const void* pointer, size_t bytes, bool write, void* code) {

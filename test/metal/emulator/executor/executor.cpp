@@ -134,6 +134,7 @@ void block(Worker* w, Fiber* me) {
 
 void all_lanes_met(Worker* w, Simdgroup* g) {
   g->mask = g->arrived;
+  if (g->finish) g->finish(g, g->slot[g->half]);
   g->arrived = 0;
   set_ready(w, g, g->waiting);
   g->waiting = 0;
@@ -264,8 +265,11 @@ void prepare(Worker* w, Dispatch& d) {
   for (uint32_t i = 0; i < most_threads; i++) w->free_stacks.push_back(w->stacks + size_t(i) * stack_bytes);
   w->random_state = options.seed * 0x9E3779B97F4A7C15ull + 0x1234567;
   w->last_range = &none;
-  for (Shadow& s : w->shadows) munmap(s.cells, (s.high - s.low) * sizeof(Cell));
-  w->shadows.clear();
+  // What earlier dispatches left there is known by its threadgroups' serials, and given back when it has become much.
+  if (w->pieces.made.size() > 256) {
+    for (auto& [number, cells] : w->pieces.made) munmap(cells, piece_bytes * sizeof(Cell));
+    w->pieces = {};
+  }
 }
 
 }  // namespace
@@ -346,7 +350,7 @@ void emu_fail(const char* format, ...) {
 
 int emu_matrix_layout() { return options.layout; }
 
-void emu_meet(int site, const char* op) {
+void emu_meet(int site, const char* op, void (*finish)(Simdgroup*, unsigned char (*slot)[64])) {
   Fiber* f = emu_current;
   Worker* w = worker;
   Simdgroup* g = f->group;
@@ -354,6 +358,8 @@ void emu_meet(int site, const char* op) {
   if (!g->arrived) {
     g->site = site;
     g->op = op;
+    g->finish = finish;
+    g->half = f->half;
   } else if (g->site != site) {
     emu_fail("divergent simdgroup functions: %s at line %d while other lanes are in %s at line %d", op, site / 1000, g->op, g->site / 1000);
   }
@@ -390,12 +396,12 @@ void emu_threadgroup_barrier(int flags, int site) {
 void emu_simdgroup_barrier(int flags, int site) {
   Simdgroup* g = emu_current->group;
   ptrdiff_t k = g - worker->groups;
-  emu_meet(site, "simdgroup_barrier");
+  emu_meet(site, "simdgroup_barrier", nullptr);
   if (emu_current->context.lane == uint32_t(__builtin_ctz(g->live))) {
     if (flags & 1) worker->simd_barriers[0][k]++;
     if (flags & 2) worker->simd_barriers[1][k]++;
   }
-  emu_meet(-site, "simdgroup_barrier");
+  emu_meet(-site, "simdgroup_barrier", nullptr);
 }
 
 void* emu_threadgroup_variable(const void* key, uint32_t size, uint32_t align) {

@@ -2,21 +2,34 @@
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <unordered_map>
 
 #include "executor.h"
 
 namespace emu {
 
-constexpr uint32_t stack_bytes = 128 << 10, most_threads = 1024, threadgroup_memory = 32768, red_zone = 64, arena_bytes = threadgroup_memory * 2 + 4096;
+// Stacks are no power of two apart: what a kernel keeps there would fall into the same few lines of the cache for every thread.
+constexpr uint32_t stack_bytes = (128 << 10) + 17 * 64, most_threads = 1024, threadgroup_memory = 32768, red_zone = 64, arena_bytes = threadgroup_memory * 2 + 4096;
 enum { STATE_NEW, STATE_RUNNING, STATE_RETURNED };
 
 // Who touched a byte, and after how many barriers.
 struct Access {
-  uint32_t thread, group, barrier, simd_barrier;
+  uint32_t group, barrier, simd_barrier;
+  uint16_t thread;
   uint8_t set, atomic;
 };
-struct Cell { Access write, read1, read2; };
-struct Shadow { uintptr_t low, high; Cell* cells; };
+// Of one byte; of four that lie in a word while all of them were always touched together (the first one's cell, until it says that they are split).
+struct Cell {
+  Access write, read1, read2;
+  uint32_t split;
+};
+// Cells of the device memory that checked kernels may write, by pieces of 64 KiB.
+constexpr uintptr_t piece_bytes = 64 << 10;
+struct Pieces {
+  std::unordered_map<uintptr_t, Cell*> made;
+  uintptr_t last = 0;
+  Cell* last_cells = nullptr;
+};
 struct Variable { const void* key; uint32_t offset, size; };
 
 struct Worker {
@@ -36,10 +49,10 @@ struct Worker {
   std::chrono::steady_clock::time_point deadline;
   uint32_t serial, device_barriers, threadgroup_barriers, simd_barriers[2][32];  // of the threadgroup that runs
   Cell* arena_cells;
-  std::vector<Shadow> shadows;
+  Pieces pieces;
   Range* last_range;
 };
-extern __thread Worker* worker;
+extern __thread Worker* worker __attribute__((tls_model("initial-exec")));
 extern uint32_t first_serial;  // of the running dispatch's threadgroups
 
 }  // namespace emu

@@ -23,9 +23,10 @@ const METAL = ["-D__METAL__=1", "-D__METAL_VERSION__=310", "-D__METAL_MACOS__=1"
 const LANGUAGE = ["-x", "c++", "-std=c++17", "-I", import.meta.dir, "-I", dirname(import.meta.dir), "-fno-exceptions", "-fno-rtti", "-ftrivial-auto-var-init=pattern", "-Xclang",
   "-ffloat16-excess-precision=none", "-ffp-contract=fast", "-Wall", "-Wshadow", "-Wuninitialized", "-Wconditional-uninitialized", "-Werror=return-type", "-Wno-unused",
   "-Wno-psabi", "-Wno-user-defined-literals", "-Wno-unknown-attributes"];
-const PLAIN = ["-O2"];
-// Vectorised accesses would not be instrumented.
-const CHECKED = ["-O1", "-fno-vectorize", "-fno-slp-vectorize", "-fno-sanitize-link-runtime", "-mllvm", "-tsan-instrument-func-entry-exit=0",
+// Compiling takes most of a short run's time.
+const PLAIN = ["-O1", "-fno-unroll-loops", "-g0"];
+// Vectorised accesses would not be instrumented. Lines are for the messages.
+const CHECKED = ["-O1", "-g1", "-fno-vectorize", "-fno-slp-vectorize", "-fno-sanitize-link-runtime", "-mllvm", "-tsan-instrument-func-entry-exit=0",
   "-fsanitize=thread,bounds,shift,integer-divide-by-zero,signed-integer-overflow,float-cast-overflow,unreachable,return"];
 
 function clang(args: readonly string[]): string {
@@ -61,7 +62,7 @@ export function compile(path: string, out: string, options: CompileOptions = {})
     writeFileSync(cpp, code);
     if (options.keep) writeFileSync(options.keep, code);
     refuseSpaceCasts(clang([...LANGUAGE, "-DEMU_CHECK_SPACES=1", "-fsyntax-only", "-Xclang", "-ast-dump", "-fno-color-diagnostics", cpp]));
-    clang([...LANGUAGE, ...(options.checked ? CHECKED : PLAIN), ...(options.fastMath ? ["-ffast-math"] : []), "-g1", "-mavx2", "-mfma", "-mf16c", "-fPIC", "-shared",
+    clang([...LANGUAGE, ...(options.checked ? CHECKED : PLAIN), ...(options.fastMath ? ["-ffast-math"] : []), "-mavx2", "-mfma", "-mf16c", "-fPIC", "-shared",
       "-fvisibility=hidden", "-Wl,-z,lazy", "-o", out, cpp, "-lm"]);
   } finally {
     rmSync(folder, { recursive: true });

@@ -10,54 +10,67 @@ inline void simdgroup_barrier(mem_flags flags, EMU_SITE) { emu_simdgroup_barrier
 
 EMU_UNCHECKED inline unsigned _lane() { return emu_current->context.lane; }
 
+using _finish = void (*)(emu::Simdgroup*, unsigned char (*)[64]);
+template <class T>
+EMU_UNCHECKED inline T _read(const unsigned char (*slot)[64], unsigned i) {
+  T value;
+  __builtin_memcpy(&value, slot[i], sizeof(T));
+  return value;
+}
+template <class T>
+EMU_UNCHECKED inline void _write(unsigned char (*slot)[64], unsigned i, T value) {
+  __builtin_memcpy(slot[i], &value, sizeof(T));
+}
+
+// `finish` is done once, by the lane that comes last, and may replace what lies in the slots.
 template <class T>
 struct _exchange {
   uint32_t mask;  // lanes that took part
   unsigned lane;
   unsigned char (*slot)[64];
-  EMU_UNCHECKED _exchange(T value, int site, const char* op) {
+  EMU_UNCHECKED _exchange(T value, int site, const char* op, _finish finish = nullptr) {
     static_assert(sizeof(T) <= 64, "simd value");
     emu::Fiber* f = emu_current;
     lane = f->context.lane;
     slot = f->group->slot[f->half];
-    __builtin_memcpy(slot[lane], &value, sizeof(T));
+    _write(slot, lane, value);
+    emu_meet(site, op, finish);
     f->half ^= 1;
-    emu_meet(site, op);
     mask = f->group->mask;
   }
-  EMU_UNCHECKED T at(unsigned i) const {
-    T value;
-    __builtin_memcpy(&value, slot[i], sizeof(T));
-    return value;
-  }
+  EMU_UNCHECKED T at(unsigned i) const { return _read<T>(slot, i); }
   bool has(unsigned i) const { return i < 32 && (mask >> i & 1); }
-  bool full() const { return mask == 0xffffffffu; }
 };
+EMU_UNCHECKED inline bool _has(const emu::Simdgroup* g, unsigned i) { return g->mask >> i & 1; }
+EMU_UNCHECKED inline bool _full(const emu::Simdgroup* g) { return g->mask == 0xffffffffu; }
 
-// A fixed tree, as a butterfly would do; in order when lanes are missing.
+// A fixed tree, as a butterfly would do; in order when lanes are missing. The result lies in slot 0.
 template <class T, class F>
-EMU_UNCHECKED inline T _reduce(T value, int site, const char* op, F combine) {
-  _exchange<T> e(value, site, op);
-  if (__builtin_expect(e.full(), 1)) {
+EMU_UNCHECKED void _reduce_slots(emu::Simdgroup* g, unsigned char (*slot)[64]) {
+  F combine;
+  if (__builtin_expect(_full(g), 1)) {
     T t[16];
-    for (int i = 0; i < 16; i++) t[i] = combine(e.at(i), e.at(i + 16));
+    for (unsigned i = 0; i < 16; i++) t[i] = combine(_read<T>(slot, i), _read<T>(slot, i + 16));
     for (int n = 8; n; n >>= 1) {
       for (int i = 0; i < n; i++) t[i] = combine(t[i], t[i + n]);
     }
-    return t[0];
+    return _write(slot, 0, t[0]);
   }
-  bool any = false;
-  for (unsigned i = 0; i < 32; i++) {
-    if (!e.has(i)) continue;
-    value = any ? combine(value, e.at(i)) : e.at(i);
-    any = true;
+  unsigned first = (unsigned)__builtin_ctz(g->mask);
+  T value = _read<T>(slot, first);
+  for (unsigned i = first + 1; i < 32; i++) {
+    if (_has(g, i)) value = combine(value, _read<T>(slot, i));
   }
-  return value;
+  _write(slot, 0, value);
 }
-#define EMU_REDUCTION(name, expression)                                         \
-  template <class T>                                                            \
-  inline T name(T value, EMU_SITE) {                                            \
-    return _reduce(value, site, #name, [](T a, T b) -> T { return expression; }); \
+#define EMU_REDUCTION(name, expression)                                      \
+  struct _##name {                                                           \
+    template <class T>                                                       \
+    EMU_UNCHECKED T operator()(T a, T b) const { return expression; }        \
+  };                                                                         \
+  template <class T>                                                         \
+  EMU_UNCHECKED inline T name(T value, EMU_SITE) {                           \
+    return _exchange<T>(value, site, #name, _reduce_slots<T, _##name>).at(0); \
   }
 EMU_REDUCTION(simd_sum, a + b)
 EMU_REDUCTION(simd_product, a* b)
@@ -105,23 +118,25 @@ EMU_UNCHECKED inline T simd_broadcast_first(T value, EMU_SITE) {
   return e.at((unsigned)__builtin_ctz(e.mask));
 }
 
+template <class T, bool Inclusive>
+EMU_UNCHECKED void _prefix_slots(emu::Simdgroup* g, unsigned char (*slot)[64]) {
+  T sum{};
+  for (unsigned i = 0; i < 32; i++) {
+    if (!_has(g, i)) continue;
+    T before = sum;
+    sum += _read<T>(slot, i);
+    _write(slot, i, Inclusive ? sum : before);
+  }
+}
 template <class T>
 EMU_UNCHECKED inline T simd_prefix_inclusive_sum(T value, EMU_SITE) {
-  _exchange<T> e(value, site, "simd_prefix_inclusive_sum");
-  T sum{};
-  for (unsigned i = 0; i <= e.lane; i++) {
-    if (e.has(i)) sum += e.at(i);
-  }
-  return sum;
+  _exchange<T> e(value, site, "simd_prefix_inclusive_sum", _prefix_slots<T, true>);
+  return e.at(e.lane);
 }
 template <class T>
 EMU_UNCHECKED inline T simd_prefix_exclusive_sum(T value, EMU_SITE) {
-  _exchange<T> e(value, site, "simd_prefix_exclusive_sum");
-  T sum{};
-  for (unsigned i = 0; i < e.lane; i++) {
-    if (e.has(i)) sum += e.at(i);
-  }
-  return sum;
+  _exchange<T> e(value, site, "simd_prefix_exclusive_sum", _prefix_slots<T, false>);
+  return e.at(e.lane);
 }
 
 struct simd_vote {
@@ -130,27 +145,23 @@ struct simd_vote {
   bool all() const { return lanes == 0xffffffffu; }
   bool any() const { return lanes; }
 };
-EMU_UNCHECKED inline simd_vote simd_ballot(bool value, EMU_SITE) {
-  _exchange<unsigned char> e(value, site, "simd_ballot");
+// Slot 0 gets the votes and the voters.
+EMU_UNCHECKED inline void _ballot_slots(emu::Simdgroup* g, unsigned char (*slot)[64]) {
   ulong lanes = 0;
   for (unsigned i = 0; i < 32; i++) {
-    if (e.has(i) && e.at(i)) lanes |= 1ul << i;
+    if (_has(g, i) && slot[i][0]) lanes |= 1ul << i;
   }
-  return {lanes};
+  _write(slot, 0, ulong2{lanes, g->mask});
 }
+EMU_UNCHECKED inline ulong2 _ballot(bool value, int site, const char* op) {
+  _exchange<ulong2> e(ulong2{value ? 1ul : 0ul, 0}, site, op, _ballot_slots);
+  return e.at(0);
+}
+EMU_UNCHECKED inline simd_vote simd_ballot(bool value, EMU_SITE) { return {_ballot(value, site, "simd_ballot").x}; }
 EMU_UNCHECKED inline bool simd_all(bool value, EMU_SITE) {
-  _exchange<unsigned char> e(value, site, "simd_all");
-  for (unsigned i = 0; i < 32; i++) {
-    if (e.has(i) && !e.at(i)) return false;
-  }
-  return true;
+  ulong2 votes = _ballot(value, site, "simd_all");
+  return votes.x == votes.y;
 }
-EMU_UNCHECKED inline bool simd_any(bool value, EMU_SITE) {
-  _exchange<unsigned char> e(value, site, "simd_any");
-  for (unsigned i = 0; i < 32; i++) {
-    if (e.has(i) && e.at(i)) return true;
-  }
-  return false;
-}
+EMU_UNCHECKED inline bool simd_any(bool value, EMU_SITE) { return _ballot(value, site, "simd_any").x != 0; }
 
 }  // namespace metal

@@ -4,8 +4,8 @@
 
 namespace metal {
 
-EMU_UNCHECKED inline void _matrix_place(unsigned lane, int& row, int& column) {
-  if (emu_matrix_layout() == 0) {
+EMU_UNCHECKED inline void _matrix_place(unsigned lane, int& row, int& column, int layout = emu_matrix_layout()) {
+  if (layout == 0) {
     unsigned quad = lane >> 2;
     row = (int)((quad & 4) + ((lane >> 1) & 3));
     column = (int)((quad & 2) * 2 + (lane & 1) * 2);
@@ -42,13 +42,16 @@ inline simdgroup_matrix<T, C, R> make_filled_simdgroup_matrix(T value) {
 }
 
 // All 32 lanes come here together, with the same argument.
-EMU_UNCHECKED inline void _all_meet(int site, const char* op, const void* same) {
-  _exchange<const void*> e(same, site, op);
-  if (!e.full()) emu_fail("%s with %d of 32 lanes (line %d)", op, __builtin_popcount(e.mask), site / 1000);
-  for (unsigned i = 0; i < 32; i++) {
-    if (e.at(i) != same) emu_fail("%s: lanes disagree about an argument (line %d)", op, site / 1000);
+EMU_UNCHECKED inline void _require_full(const emu::Simdgroup* g) {
+  if (!_full(g)) emu_fail("%s with %d of 32 lanes (line %d)", g->op, __builtin_popcount(g->mask), g->site / 1000);
+}
+EMU_UNCHECKED inline void _require_same(emu::Simdgroup* g, unsigned char (*slot)[64]) {
+  _require_full(g);
+  for (unsigned i = 1; i < 32; i++) {
+    if (_read<const void*>(slot, i) != _read<const void*>(slot, 0)) emu_fail("%s: lanes disagree about an argument (line %d)", g->op, g->site / 1000);
   }
 }
+EMU_UNCHECKED inline void _all_meet(int site, const char* op, const void* same) { _exchange<const void*>(same, site, op, _require_same); }
 
 #define EMU_MATRIX_LOAD(SPACE)                                                                                                                                       \
   template <class T, int C, int R>                                                                                                                                   \
@@ -78,40 +81,50 @@ EMU_MATRIX_STORE(threadgroup)
 EMU_MATRIX_LOAD(__attribute__((address_space(2))))
 #endif
 
-template <class T, class A, class B, class D>
-EMU_UNCHECKED inline void _multiply(simdgroup_matrix<T, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a, const simdgroup_matrix<B, 8, 8>& b, const simdgroup_matrix<D, 8, 8>* added, int site) {
-  struct Operands {
-    vec<A, 2> a;
-    vec<B, 2> b;
-  };
-  _exchange<Operands> e(Operands{a.pair, b.pair}, site, "simdgroup_multiply_accumulate");
-  if (!e.full()) emu_fail("simdgroup_multiply with inactive lanes (line %d)", site / 1000);
-  float left[8][8], right[8][8];
-  int row, column;
+template <class A, class B>
+struct _Operands {
+  vec<A, 2> a;
+  vec<B, 2> b;
+  float2 sum;
+};
+typedef float _row __attribute__((ext_vector_type(8)));
+template <class A, class B>
+EMU_UNCHECKED void _multiply_slots(emu::Simdgroup* g, unsigned char (*slot)[64]) {
+  _require_full(g);
+  int layout = emu_matrix_layout(), row, column;
+  float left[8][8];
+  _row right[8], sum[8];
   for (unsigned i = 0; i < 32; i++) {
-    Operands o = e.at(i);
-    _matrix_place(i, row, column);
-    left[row][column] = (float)o.a[0];
-    left[row][column + 1] = (float)o.a[1];
-    right[row][column] = (float)o.b[0];
-    right[row][column + 1] = (float)o.b[1];
+    _Operands<A, B> o = _read<_Operands<A, B>>(slot, i);
+    _matrix_place(i, row, column, layout);
+    for (int k = 0; k < 2; k++) {
+      left[row][column + k] = (float)o.a[k];
+      right[row][column + k] = (float)o.b[k];
+      sum[row][column + k] = o.sum[k];
+    }
   }
-  _matrix_place(e.lane, row, column);
-  float first = added ? (float)added->pair[0] : 0, second = added ? (float)added->pair[1] : 0;
-  for (int k = 0; k < 8; k++) {
-    first += left[row][k] * right[k][column];
-    second += left[row][k] * right[k][column + 1];
+  for (int r = 0; r < 8; r++) {
+    for (int k = 0; k < 8; k++) sum[r] += left[r][k] * right[k];
   }
-  d.pair[0] = (T)first;
-  d.pair[1] = (T)second;
+  for (unsigned i = 0; i < 32; i++) {
+    _matrix_place(i, row, column, layout);
+    _write(slot, i, float2{sum[row][column], sum[row][column + 1]});
+  }
+}
+template <class T, class A, class B>
+EMU_UNCHECKED inline void _multiply(simdgroup_matrix<T, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a, const simdgroup_matrix<B, 8, 8>& b, float2 added, int site) {
+  _exchange<_Operands<A, B>> e({a.pair, b.pair, added}, site, "simdgroup_multiply_accumulate", _multiply_slots<A, B>);
+  float2 sum = _read<float2>(e.slot, e.lane);
+  d.pair[0] = (T)sum[0];
+  d.pair[1] = (T)sum[1];
 }
 template <class T, class A, class B, class D>
 inline void simdgroup_multiply_accumulate(simdgroup_matrix<T, 8, 8>& d, simdgroup_matrix<A, 8, 8> a, simdgroup_matrix<B, 8, 8> b, simdgroup_matrix<D, 8, 8> c, EMU_SITE) {
-  _multiply(d, a, b, &c, site);
+  _multiply(d, a, b, float2{(float)c.pair[0], (float)c.pair[1]}, site);
 }
 template <class T, class A, class B>
 inline void simdgroup_multiply(simdgroup_matrix<T, 8, 8>& d, simdgroup_matrix<A, 8, 8> a, simdgroup_matrix<B, 8, 8> b, EMU_SITE) {
-  _multiply(d, a, b, (simdgroup_matrix<T, 8, 8>*)nullptr, site);
+  _multiply(d, a, b, float2{0, 0}, site);
 }
 
 }  // namespace metal
