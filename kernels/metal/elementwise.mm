@@ -23,7 +23,8 @@ void encode_pool(const CopyArgs& a, const Run& run) { each(run, "pool_rows", a.d
 void encode_argmax(const CopyArgs& a, const Run& run) {
   int32_t rows = run.bound(a.dst);
   if (rows <= 0) return;
-  run.launch("elementwise", "argmax").out(0, a.dst).in(1, a.x).params(ElementParams{rows_of(a.dst), rows_of(a.x), Rows{}, 0}).groups(1, rows, 1, group_for(a.x.columns(), 1024));
+  Launch launch = run.launch("elementwise", "argmax");
+  launch.out(0, a.dst).in(1, a.x).params(ElementParams{rows_of(a.dst), rows_of(a.x), Rows{}, 0}).groups(1, rows, 1, launch.threads_for(a.x.columns(), 1024));
 }
 
 }  // namespace

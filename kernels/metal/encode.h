@@ -73,6 +73,8 @@ class Launch {
   Launch& group_memory(int index, int64_t size);
   // Bytes that it moves and multiplications and additions that it does, about; without it, what its threads would do if each made an element.
   Launch& cost(double bytes, double flops) { return cost_ = estimate(bytes, flops), *this; }
+  // Threads of a threadgroup for n elements, of a kernel that takes any number: no more than the device gives it.
+  int32_t threads_for(int64_t n, int32_t most) const;
   // A grid of threads, in threadgroups of `group` of them; threads beyond the grid do not exist.
   void threads(int64_t x, int64_t y, int64_t z, int32_t group);
   // A grid of threadgroups of `group` threads.

@@ -96,6 +96,8 @@ Launch& Launch::group_memory(int index, int64_t size) {
   return *this;
 }
 
+int32_t Launch::threads_for(int64_t n, int32_t most) const { return group_for(n, pipeline_ ? std::min(most, int32_t(pipeline_.maxTotalThreadsPerThreadgroup)) : most); }
+
 // A barrier when this launch touches what one since the last barrier wrote, or writes what one touched.
 void Launch::order() {
   auto touches = [](const Pass::Span* spans, int n, const std::vector<Pass::Span>& others) {

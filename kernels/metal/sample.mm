@@ -19,8 +19,9 @@ void encode_process(const LogitsArgs& a, const Run& run) {
 }
 
 void encode_row(const char* kernel, const SampleArgs& a, const Run& run) {
-  run.launch("sample", kernel).in(0, a.logits).out(AT_HOST, host_slot(run), run.step->slot_bytes).params(LogitsParams{rows_of(a.logits), Rows{}})
-      .groups(1, run.bound(a.logits), 1, group_for(a.logits.columns(), 1024));
+  Launch launch = run.launch("sample", kernel);
+  launch.in(0, a.logits).out(AT_HOST, host_slot(run), run.step->slot_bytes).params(LogitsParams{rows_of(a.logits), Rows{}})
+      .groups(1, run.bound(a.logits), 1, launch.threads_for(a.logits.columns(), 1024));
 }
 
 void encode_logprobs(const SampleArgs& a, const Run& run) { encode_row("logprobs", a, run); }
