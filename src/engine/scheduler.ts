@@ -5,8 +5,11 @@ import { rowsOf, type BatchEntry, type Sequence } from "./fill.ts";
 import type { TokenMask } from "./mask.ts";
 import { turn, WAIT_MS, type Runner, type Step, type StepResult } from "./runner.ts";
 
-/** Share of a step that prompts may take while others decode: an eighth of a chunk keeps the time between tokens low. */
-const SHARED = 8;
+/**
+ * Part of a step that prompts may take while others decode: an eighth of a chunk keeps the time between tokens low. On an H200, whose steps of 200 rows
+ * take nearly as long as those of 450, a fourth is 1.8 times as fast for the prompt and costs the others a tenth (docs/speed.md).
+ */
+const SHARED = { cpu: 8, metal: 8, cuda: 4 } as const;
 
 /** One request. Its callbacks run between steps and must return soon; what they throw ends the request. */
 export interface Work {
@@ -132,7 +135,7 @@ export class Scheduler {
   #batch(): [Job, BatchEntry][] {
     const { chunk, outputs: maxOutputs } = this.runner.plan;
     const decoding = this.#jobs.some((j) => j.sent === j.work.ids.length);
-    let rows = chunk, outputs = maxOutputs, prompt = decoding ? Math.ceil(chunk / SHARED) : chunk;
+    let rows = chunk, outputs = maxOutputs, prompt = decoding ? Math.ceil(chunk / SHARED[this.runner.device.backend]) : chunk;
     const batch: [Job, BatchEntry][] = [];
     for (const job of [...this.#jobs]) {
       if (batch.length > 0 && job.work.pool !== batch[0]![0].work.pool) continue; // another recording: its turn comes
