@@ -51,6 +51,7 @@ export function openLibrary(backend: BackendName): KernelLibrary {
   if (known) return known;
   const path = findLibrary(backend);
   if (!path) {
+    if (backend === "metal" && process.platform !== "darwin") throw new ResourceError("kernels_missing", "Metal needs macOS on Apple Silicon", "Use another device: cpu, or cuda where an NVIDIA GPU is.");
     throw new ResourceError("kernels_missing", `lib${backend}_kernels.${SUFFIX} was not found in ${kernelFolders().join(", ")}`,
       `Run \`make ${backend}\` in the bao-llm folder, or point BAO_KERNELS at a folder that holds it.`);
   }

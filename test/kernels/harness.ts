@@ -7,8 +7,8 @@ import { findLibrary, openLibrary, type BackendName } from "../../src/native/lib
 import { BAO } from "../../src/native/symbols.ts";
 import { weightFile, type WeightSpec } from "./weights.ts";
 
-/** To be called by each test file: a loaded machine of one core is no failure (the default is 5 seconds a test). */
-export function allowTime(): void { setDefaultTimeout(120_000); }
+/** To be called by each test file: a loaded machine of one core is no failure (the default is 5 seconds a test), nor is an emulated GPU that checks every access. */
+export function allowTime(): void { setDefaultTimeout(TEST_BACKEND === "metal" ? 1_800_000 : 120_000); }
 
 /** The backend under test. */
 export const TEST_BACKEND = (process.env["BAO_TEST_DEVICE"] || "cpu") as BackendName;

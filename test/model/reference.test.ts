@@ -1,10 +1,12 @@
 // Every kind of Gemma 4 against what transformers computed for small random checkpoints (scripts/reference/make.py), in exact precision.
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { convertCheckpoint } from "../../src/convert/index.ts";
-import { GREEDY, greedy, openRunner, promptLogits, readReference, relativeError, TEST_DEVICE, type Reference, type RunOptions } from "./reference.ts";
+import { GREEDY, greedy, openRunner, promptLogits, readReference, relativeError, TEST_DEVICE, TIME_LIMIT, type Reference, type RunOptions } from "./reference.ts";
+
+setDefaultTimeout(TIME_LIMIT);
 
 const MODELS = ["dense", "moe", "many-experts", "ple", "wide-heads", "long"] as const;
 const fixtures = join(import.meta.dir, "../fixtures/reference");
@@ -14,7 +16,7 @@ const gguf = (model: string, type = "f32"): string => join(folder, `${model}-${t
 beforeAll(async () => {
   folder = mkdtempSync(join(tmpdir(), "bao-reference-"));
   for (const model of MODELS) for (const type of ["f32", "bf16"] as const) await convertCheckpoint({ source: join(fixtures, model), output: gguf(model, type), type });
-}, 60_000);
+}, TIME_LIMIT);
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 async function logits(model: string, ids: number[], last: number, o: RunOptions = {}, type = "f32"): Promise<Float32Array> {
@@ -33,11 +35,11 @@ for (const model of MODELS) {
       test(`logits of ${length} tokens`, async () => {
         const error = relativeError(await logits(model, ids, rowsOf(reference, length)), reference.tensor(`logits.${length}`));
         expect(error).toBeLessThan(3e-4);
-      }, 60_000);
+      });
       test(`greedy tokens after ${length}`, async () => {
         using runner = openRunner(gguf(model), { chunk: 256, context: ids.length + 64 });
         expect(await greedy(runner, ids, reference.greedy[length]!.length)).toEqual(reference.greedy[length]!);
-      }, 60_000);
+      });
     }
     if (model !== "long") {
       test("hidden states of 40 tokens", async () => {
@@ -54,7 +56,7 @@ for (const model of MODELS) {
       const variants: RunOptions[] = [{ chunk: 64 }, { chunk: 7 }, { unfused: true }, { threads: 2 }, ...(model === "long" ? [] : [{ chunk: 1 }])];
       for (const o of variants) expect({ o, same: same(await logits(model, ids, 8, o), expected) }).toEqual({ o, same: true });
       expect(same(await logits(model, ids, 8, {}, "bf16"), expected)).toBe(true);
-    }, 60_000);
+    });
     test("the same bits in a batch with other sequences", async () => {
       const alone = await logits(model, ids.slice(0, 100), 1);
       using runner = openRunner(gguf(model), { chunk: 128, sequences: 3, outputs: 8, context: 256 });
@@ -69,6 +71,6 @@ for (const model of MODELS) {
     test("the plain reference kernels agree", async () => {
       const plain = await logits(model, ids, 8, { reference: true });
       expect(relativeError(await logits(model, ids, 8), plain)).toBeLessThan(3e-4);
-    }, 60_000);
+    });
   });
 }

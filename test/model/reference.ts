@@ -10,6 +10,9 @@ import type { Sampling } from "../../src/sample/params.ts";
 /** Where the model tests run: BAO_TEST_DEVICE=cpu|cuda|metal. */
 export const TEST_DEVICE = (process.env["BAO_TEST_DEVICE"] || "cpu") as BackendName;
 
+/** Milliseconds that a test may take: an emulated GPU needs minutes for thousands of tokens. */
+export const TIME_LIMIT = TEST_DEVICE === "metal" ? 3_600_000 : 60_000;
+
 /** What transformers computed (float32) for one checkpoint. */
 export interface Reference {
   readonly prompts: Record<string, number[]>;

@@ -1,9 +1,11 @@
 // A real Llama-architecture model that others trained (stories260K): known greedy ids and likelihoods.
-import { describe, expect, test } from "bun:test";
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { LocalModel } from "../../src/engine/model.ts";
-import { greedy, openRunner, promptLogits } from "./reference.ts";
+import { greedy, openRunner, promptLogits, TIME_LIMIT } from "./reference.ts";
+
+setDefaultTimeout(TIME_LIMIT);
 
 const path = join(import.meta.dir, "../fixtures/stories260K.gguf");
 interface Golden { greedy_ids_after_bos: number[]; greedy_text: string; stories: { text: string; ids: number[]; nll_sum: number; n: number }[] }
@@ -36,5 +38,5 @@ describe("stories260K", () => {
       runner.close(sequence);
       expect(Math.abs(found - story.nll_sum / story.n)).toBeLessThan(1e-3);
     }
-  }, 60_000);
+  });
 });
