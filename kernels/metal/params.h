@@ -107,6 +107,7 @@ enum {
 enum { SAMPLE_MASK = 1, SAMPLE_HOLD = 2 };
 enum { RESULT_ID = 0, RESULT_FINITE = 1, RESULT_LOGPROB = 2, RESULT_TOP_COUNT = 3, RESULT_TOP_IDS = 4, RESULT_TOP_LOGPROBS = 24, RESULT_LOG_SUM = 44, RESULT_WORDS = 48 };
 struct LogitsParams { Rows logits, mask; };
+struct DrawParams { Rows logits; int32_t chunks; };  // of 4096 ids, in which candidates were looked for; 0: they were not
 
 struct TopkParams { Rows ids, weights, logits; int32_t renormalise; };
 struct SlotSumParams { Rows dst, x, weights; };

@@ -1,10 +1,13 @@
 // What follows the logits: mask, bias and penalties, log-probabilities, the draw. docs/sampling.md is the definition; decisions are made with integers,
 // whose sums do not depend on order. A threadgroup an output row; each simdgroup owns a contiguous range of ids, so that ranks in ascending order
-// of id are a sum over simdgroups and a walk inside one.
+// of id are a sum over simdgroups and a walk inside one. One threadgroup is slow at reading many logits: of large vocabularies all look for
+// candidates first.
 #include "kernel.h"
 #include "../common/sample_mass.h"
 
 #define LISTED 1024
+#define CHUNK 4096
+#define MOST_CANDIDATES 128
 #define NO_ID 0x7FFFFFFF
 
 constant uint32_t ORDER_OF_MINUS_INFINITY = 0x007FFFFFu;
@@ -122,14 +125,15 @@ struct Cut {
 enum { VALUE_TIED_KEY, VALUE_KEPT, VALUE_TIED_MASS, VALUE_DRAWN };
 struct Places {
   device const float *logits;
-  threadgroup const int32_t *list;
-  bool listed;
+  device const int32_t *candidates;  // when `chosen`
+  threadgroup const int32_t *list;   // when `listed`
+  bool chosen, listed;
   int32_t count;
   float max, inverse;
   Cut top_k, top_p;
   uint32_t least;
 
-  int32_t id(int32_t i) const { return listed ? list[i] : i; }
+  int32_t id(int32_t i) const { return listed ? list[i] : chosen ? candidates[i] : i; }
   uint32_t key(int32_t i) const { return order_of(logits[id(i)]); }
   uint32_t kept(int32_t i) const {
     if (!listed && !top_k.keeps(key(i), i)) return 0;
@@ -252,7 +256,7 @@ inline void make_list(Group g, thread const Places &p) {
   for (int32_t w = 0; w < g.warp; w++) place += g.shared->ids[w];
   for (int32_t first = range.begin; first < range.end && found > 0; first += 32) {
     const int32_t i = first + g.lane, keep = i < range.end && p.top_k.keeps(p.key(i), i) ? 1 : 0, before = simd_prefix_exclusive_sum(keep);
-    if (keep) g.shared->list[place + before] = i;
+    if (keep) g.shared->list[place + before] = p.id(i);
     place += simd_sum(keep);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -264,6 +268,50 @@ inline void make_list(Group g, thread const Places &p) {
 inline float inverse_of(int32_t bits) {
   if (bits <= 0 || bits > 0x7F800000) return INFINITY;
   return bits < 0x00800000 ? 1.0f / float(bits) * 0x1p127f * 0x1p22f : 1.0f / as_type<float>(bits);
+}
+
+// The largest logit, NaN above all: one is enough.
+inline Best best_of(Group g, device const float *logits, int32_t begin, int32_t end) {
+  Best best{0, NO_ID};
+  for (int32_t i = begin + g.tid; i < end; i += g.threads) {
+    const uint32_t key = order_of(logits[i]);
+    best = better(best, Best{key == 0 ? 0xFFFFFFFFu : key, i});
+  }
+  return group_best(g, best);
+}
+inline bool is_finite(Best best) { return best.key > ORDER_OF_MINUS_INFINITY && best.key < ORDER_OF_INFINITY; }
+
+// Whether a row's draw takes its candidates from chunks of the vocabulary: the first k of all are among the first k of each.
+inline bool takes_candidates(device const int32_t *sampler) {
+  return sampler[SAMPLER_TOP_K] > 0 && sampler[SAMPLER_TOP_K] <= MOST_CANDIDATES && inverse_of(sampler[SAMPLER_TEMPERATURE]) < INFINITY;
+}
+
+// A threadgroup (chunk, row): the chunk's best, [row][chunk] of (key, id); then, for a draw with a small top-k, the ids that it keeps, ascending,
+// [row][chunk * k ...]. Chunks but the last are larger than k.
+kernel void candidates(device const float *logits_ [[buffer(0)]], device int32_t *bests [[buffer(1)]], device int32_t *ids [[buffer(2)]], constant DrawParams &p [[buffer(24)]],
+                       STEP_PARAMS, GROUP_PARAMS) {
+  threadgroup Shared shared;
+  const Step step = STEP;
+  const Group g = GROUP;
+  const int32_t r = int32_t(at.y), chunk = int32_t(at.x), begin = chunk * CHUNK, end = min(p.logits.d1 * p.logits.d2, begin + CHUNK);
+  if (r >= step.count(p.logits)) return;
+  device const float *logits = row_of(logits_, p.logits, r);
+  const Best best = best_of(g, logits, begin, end);
+  if (tid == 0) {
+    bests[2 * (r * p.chunks + chunk)] = int32_t(best.key);
+    bests[2 * (r * p.chunks + chunk) + 1] = best.id;
+  }
+  device const int32_t *sampler = sampler_of(step, r);
+  if (!takes_candidates(sampler)) return;
+  const int32_t k = sampler[SAMPLER_TOP_K], kept = min(k, end - begin);
+  Places places{logits + begin, ids, shared.list, false, false, end - begin, 0.0f, 0.0f, Cut{0, NO_ID}, Cut{0, NO_ID}, 0};
+  if (kept < end - begin) {
+    const Threshold t = threshold_of(g, places, true, ulong(k));
+    places.top_k.threshold = t.value;
+    places.top_k.last = first_above(g, places, VALUE_TIED_KEY, ulong(k) - t.above - 1);
+  }
+  make_list(g, places);
+  for (int32_t i = g.tid; i < kept; i += g.threads) ids[r * p.chunks * MOST_CANDIDATES + chunk * k + i] = begin + shared.list[i];
 }
 
 // The place that is drawn: cuts, then a walk to a random point of what they leave.
@@ -292,8 +340,9 @@ inline int32_t drawn_id(Group g, thread Places &p, device const int32_t *sampler
   return p.id(first_above(g, p, VALUE_DRAWN, mass_share(u, total)));
 }
 
-[[max_total_threads_per_threadgroup(1024)]] kernel void draw(device const float *logits_ [[buffer(0)]], constant LogitsParams &p [[buffer(24)]], STEP_PARAMS,
-                                                             device int32_t *host [[buffer(29)]], GROUP_PARAMS) {
+// bests, ids: of the candidates, when there are chunks.
+[[max_total_threads_per_threadgroup(1024)]] kernel void draw(device const float *logits_ [[buffer(0)]], device const int32_t *bests [[buffer(1)]], device const int32_t *ids [[buffer(2)]],
+                                                             constant DrawParams &p [[buffer(24)]], STEP_PARAMS, device int32_t *host [[buffer(29)]], GROUP_PARAMS) {
   threadgroup Shared shared;
   const Step step = STEP;
   const Group g = GROUP;
@@ -301,17 +350,20 @@ inline int32_t drawn_id(Group g, thread Places &p, device const int32_t *sampler
   if (r >= step.count(p.logits)) return;
   device const int32_t *sampler = sampler_of(step, r);
   device const float *logits = row_of(logits_, p.logits, r);
-  Best best{0, NO_ID};  // NaN above all: one is enough
-  for (int32_t i = g.tid; i < n; i += g.threads) {
-    const uint32_t key = order_of(logits[i]);
-    best = better(best, Best{key == 0 ? 0xFFFFFFFFu : key, i});
+  Best best{0, NO_ID};
+  if (p.chunks == 0) {
+    best = best_of(g, logits, 0, n);
+  } else {
+    for (int32_t i = r * p.chunks + g.tid; i < (r + 1) * p.chunks; i += g.threads) best = better(best, Best{uint32_t(bests[2 * i]), bests[2 * i + 1]});
+    best = group_best(g, best);
   }
-  best = group_best(g, best);
-  const bool finite = best.key > ORDER_OF_MINUS_INFINITY && best.key < ORDER_OF_INFINITY;
+  const bool finite = is_finite(best);
   const float inverse = inverse_of(sampler[SAMPLER_TEMPERATURE]);
   int32_t id = finite ? best.id : 0;
   if (finite && inverse < INFINITY) {
-    Places places{logits, shared.list, false, n, logits[id], inverse, Cut{0, NO_ID}, Cut{0, NO_ID}, 0};
+    const bool chosen = p.chunks > 0 && takes_candidates(sampler);
+    const int32_t k = sampler[SAMPLER_TOP_K], count = chosen ? (p.chunks - 1) * k + min(k, n - (p.chunks - 1) * CHUNK) : n;
+    Places places{logits, ids + r * p.chunks * MOST_CANDIDATES, shared.list, chosen, false, count, logits[id], inverse, Cut{0, NO_ID}, Cut{0, NO_ID}, 0};
     id = drawn_id(g, places, sampler, uint32_t(step.position(step.output_row(r))) + 1);
   }
   if (tid != 0) return;
