@@ -58,7 +58,9 @@ help:
 	@echo "make demo        packages, CPU library, and a short text from the embedded model"
 	@echo "make test        packages, CPU library, and all tests"
 	@echo "make test-native the tests written in C++"
-	@echo "make test-metal  the Metal library and its emulated device; needs clang 19 and lld 19, takes minutes"
+	@echo "make test-metal  the Metal library on its emulated device in every mode; needs clang 19 and lld 19, takes hours"
+	@echo "make metal-cross the Metal library for arm64 macOS, to be checked and not to be used; needs clang 19 and lld 19"
+	@echo "make metal-probe what a Mac is to tell about the Metal library, as a report; elsewhere on the emulated device"
 	@echo "make test-arm64  the same for arm64 on a machine of another kind; needs a cross compiler and qemu, takes minutes"
 	@echo "make bench       throughput of the ops and of the embedded model"
 	@echo "make fuzz        fuzzes the file parsers, weight registration and the block formats"
@@ -169,7 +171,7 @@ OBJC := -fblocks -fobjc-runtime=macosx-11 -I$(EMULATOR_SOURCE)/apple -Wno-nonnul
 EMULATOR_FLAGS := -std=c++17 -O2 -g -fPIC -Wall -MMD -MP -I$(EMULATOR_SOURCE)
 EMULATED_OBJECTS := $(METAL_SOURCES:%.mm=$(EMULATED)/obj/%.o)
 
-.PHONY: metal-emulated test-metal
+.PHONY: metal-emulated test-metal test-metal-short
 ifeq ($(shell command -v $(EMULATOR_CXX) 2>/dev/null),)
 metal-emulated:
 	@echo "metal-emulated: $(EMULATOR_CXX) was not found: install clang 19 and lld 19 (Debian: clang-19 lld-19)" >&2; exit 1
@@ -227,9 +229,62 @@ $(EMULATED)/objc_test: test/metal/proof/objc_test.mm $(EMULATED)/libmetal_emulat
 	@echo "compile $<"
 	$(Q)$(EMULATOR_CXX) $(EMULATOR_FLAGS) $(OBJC) -fobjc-arc -fuse-ld=lld -Wl,-rpath,'$$ORIGIN' -o $@ $< $(EMULATOR_REGISTER) -L$(EMULATED) -lmetal_emulator
 
-# Everything that can be shown without a Mac. Today: the emulator's proof.
-test-metal: node_modules cpu metal-emulated metal-example $(EMULATED)/objc_test
-	$(BUN) test ./test/metal/proof/emulator.proof.ts ./test/metal/proof/kernels.proof.ts ./test/metal/proof/host.proof.ts
+# ---- the Metal library as a Mac gets it, made on Linux: no warning, nothing newer than macOS 13 without a check, and linked as an arm64 dylib.
+# Against our declarations (test/metal): it is made to be checked. libc++'s headers are the system's, or fetched into this folder.
+
+CROSS := $(BUILD)/metal-cross
+CROSS_LD ?= ld64.lld-19
+CROSS_LIBCXX := $(or $(wildcard /usr/lib/llvm-19/include/c++/v1),$(CROSS)/libc++/usr/lib/llvm-19/include/c++/v1)
+CROSS_FLAGS := -target arm64-apple-macos13 -std=c++20 -O2 -fvisibility=hidden -Wall -Wextra -Werror -Wunguarded-availability -Wno-unused-parameter -nostdlibinc -nostdinc++ \
+  -D_LIBCPP_HAS_NO_LOCALIZATION -D_LIBCPP_HAS_NO_WIDE_CHARACTERS -D_LIBCPP_HAS_NO_FILESYSTEM -D_LIBCPP_HAS_NO_RANDOM_DEVICE -D_LIBCPP_HAS_NO_TIME_ZONE_DATABASE \
+  -isystem $(CROSS_LIBCXX) -isystem test/metal/cross/include -I$(dir $(METAL_GENERATED)) -MMD -MP
+CROSS_OBJECTS := $(METAL_SOURCES:%.mm=$(CROSS)/obj/%.o) $(FRONTEND:%.cpp=$(CROSS)/obj/%.o)
+
+.PHONY: metal-cross
+metal-cross: $(CROSS)/libmetal_kernels.dylib
+
+$(CROSS)/libc++/usr/lib/llvm-19/include/c++/v1:
+	@mkdir -p $(CROSS)/libc++ && echo "fetch libc++-19-dev into $(CROSS)"
+	$(Q)cd $(CROSS)/libc++ && apt-get download -qq libc++-19-dev && dpkg -x libc++-19-dev*.deb . \
+	  || { echo "metal-cross: libc++ 19's headers are not here and could not be fetched (Debian: libc++-19-dev)" >&2; exit 1; }
+
+$(CROSS)/obj/%.o: %.mm $(CROSS_LIBCXX) | $(METAL_GENERATED)
+	@mkdir -p $(@D)
+	@echo "compile $<"
+	$(Q)$(EMULATOR_CXX) $(CROSS_FLAGS) -fobjc-arc -fblocks -I$(EMULATOR_SOURCE)/apple -Wno-nonnull -Wno-nullability-completeness -c $< -o $@
+
+$(CROSS)/obj/%.o: %.cpp $(CROSS_LIBCXX)
+	@mkdir -p $(@D)
+	@echo "compile $<"
+	$(Q)$(EMULATOR_CXX) $(CROSS_FLAGS) -c $< -o $@
+
+# C, Objective-C and the frameworks must have what is asked for (*.tbd). The C++ library's names are taken as they come, and the one function of
+# clang's runtime that Xcode links in.
+$(CROSS)/libmetal_kernels.dylib: $(CROSS_OBJECTS) $(wildcard test/metal/cross/*.tbd)
+	@echo "link $@"
+	$(Q)for object in $(CROSS_OBJECTS); do llvm-nm-19 -u $$object; done | awk '$$NF ~ /^(__Z|___cxa_|___gxx_|___isPlatform)/ && $$NF !~ /^__ZN?K?3bao|^___cxa_atexit/ { print $$NF }' | sort -u | awk '\
+	  BEGIN { print "--- !tapi-tbd\ntbd-version: 4\ntargets: [ arm64-macos ]\ninstall-name: /usr/lib/libc++.1.dylib\nexports:\n  - targets: [ arm64-macos ]\n    symbols:" } { print "      - \"" $$0 "\"" } END { print "..." }' >$(CROSS)/libc++.tbd
+	$(Q)$(CROSS_LD) -arch arm64 -platform_version macos 13.0 13.0 -dylib -adhoc_codesign -exported_symbol '_bao_*' -install_name @rpath/$(@F) -o $@ $(CROSS_OBJECTS) \
+	  $(wildcard test/metal/cross/*.tbd) $(CROSS)/libc++.tbd
+
+-include $(CROSS_OBJECTS:.o=.d)
+
+# ---- suites of the Metal library on the emulated device
+
+# Everything that can be shown without a Mac. SUITES: options of scripts/metal/suites.ts.
+test-metal: node_modules cpu metal-emulated metal-example $(EMULATED)/objc_test metal-cross
+	$(BUN) scripts/metal/suites.ts $(SUITES)
+
+# The part that `make test` runs, and what has to be built for it.
+ifeq ($(shell command -v $(EMULATOR_CXX) >/dev/null 2>&1 && command -v ld.lld-19 2>/dev/null),)
+METAL_SHORT_NEEDS :=
+METAL_SHORT := echo "SKIPPED: the Metal library was not tested: that needs clang 19 and lld 19 (Debian: apt-get install clang-19 lld-19)"
+else
+METAL_SHORT_NEEDS := metal-emulated
+METAL_SHORT := $(BUN) scripts/metal/suites.ts --short
+endif
+test-metal-short: node_modules cpu $(METAL_SHORT_NEEDS)
+	@$(METAL_SHORT)
 
 # ---- TypeScript
 
@@ -249,8 +304,9 @@ $(ENGINE_WORKER): $(shell find src -name '*.ts') | node_modules
 demo: node_modules cpu
 	$(BUN) run generate --prompt "Tell me a story about a little dog."
 
-test: node_modules cpu
-	$(BUN) test
+# Both parts run, whatever the first says.
+test: node_modules cpu $(METAL_SHORT_NEEDS)
+	@$(BUN) test; tests=$$?; $(METAL_SHORT) && exit $$tests
 
 bench: node_modules cpu
 	$(BUN) run bench
