@@ -13,6 +13,8 @@ namespace {
 
 // Long enough to bridge the end of one stage and the start of the next, short enough that a lone long piece does not burn a second core.
 constexpr auto spin_time = std::chrono::microseconds(40);
+// Pieces of one call: what timeouts wait for.
+constexpr int32_t most_pieces = 16;
 
 inline void pause_briefly() {
 #if defined(__x86_64__)
@@ -85,7 +87,7 @@ bool Executor::cancelled(const Job& job) const {
 void Executor::pool_thread(int32_t number) {
   name_thread(number);
   while (!quit_.load(std::memory_order_relaxed)) {
-    if (run_one(number)) continue;
+    if (run_one(number, most_pieces)) continue;
     if (!idle()) {
       Clock::time_point until = Clock::now() + spin_time;
       do {
@@ -104,7 +106,7 @@ void Executor::wait(const Stream::SlotState* slot, double timeout_ms) {
   Clock::time_point deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(timeout_ms));
   for (;;) {
     if (ended(slot)) return;
-    bool ran = run_one(0);
+    bool ran = run_one(0, most_pieces);
     if (ended(slot)) return;
     Clock::time_point now = Clock::now();
     if (now >= deadline) break;
@@ -125,7 +127,7 @@ void Executor::wait(const Stream::SlotState* slot, double timeout_ms) {
 }
 
 void Executor::poll() {
-  if (threads_ == 1) run_one(0);
+  if (threads_ == 1) run_one(0, 1);
 }
 
 void Executor::wake(int32_t threads) {
@@ -146,12 +148,22 @@ void Executor::wake(int32_t threads) {
 
 // ---- pieces and stages
 
-bool Executor::run_one(int32_t participant) {
+int32_t Executor::take_piece() {
   uint64_t word = word_.load(std::memory_order_acquire);
   do {
-    if (static_cast<uint32_t>(word) == 0) return false;
+    if (static_cast<uint32_t>(word) == 0) return -1;
   } while (!word_.compare_exchange_weak(word, word - 1, std::memory_order_acq_rel, std::memory_order_acquire));
+  return pieces_ - static_cast<int32_t>(static_cast<uint32_t>(word));
+}
+
+bool Executor::run_one(int32_t participant, int32_t most) {
+  int32_t piece = take_piece();
+  if (piece < 0) return false;
   Job* job = job_;
+  struct Taker {
+    Executor* executor;
+    int32_t most, taken;
+  } taker{this, most, 1};
   if (!job->stopped.load(std::memory_order_relaxed)) {
     if (cancelled(*job)) {
       int32_t expected = BAO_OK;
@@ -159,7 +171,16 @@ bool Executor::run_one(int32_t participant) {
       job->stopped.store(true, std::memory_order_relaxed);
     } else {
       try {
-        run_(args_, run_of(*job, participant), pieces_ - static_cast<int32_t>(static_cast<uint32_t>(word)));
+        Run run = run_of(*job, participant);
+        run.taker = &taker;
+        run.take = [](void* p) {
+          Taker& t = *static_cast<Taker*>(p);
+          if (t.taken == t.most || t.executor->cancelled(*t.executor->job_)) return -1;
+          int32_t next = t.executor->take_piece();
+          t.taken += next >= 0;
+          return next;
+        };
+        run_(args_, run, piece);
       } catch (...) {
         int32_t expected = BAO_OK;
         job->status.compare_exchange_strong(expected, BAO_INTERNAL);
@@ -167,7 +188,7 @@ bool Executor::run_one(int32_t participant) {
       }
     }
   }
-  if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) advance(participant);
+  if (unfinished_.fetch_sub(taker.taken, std::memory_order_acq_rel) == taker.taken) advance(participant);
   return true;
 }
 

@@ -47,7 +47,8 @@ class Executor {
   static constexpr int ring = 64;
 
   void pool_thread(int32_t number);
-  bool run_one(int32_t participant);
+  int32_t take_piece();
+  bool run_one(int32_t participant, int32_t most);  // most: pieces
   void advance(int32_t participant);
   void begin(Job* job);
   void finish(Job* job);

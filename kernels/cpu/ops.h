@@ -10,6 +10,10 @@ struct Run {
   char* worker_scratch;  // this thread's own, 64-byte aligned
   int64_t worker_scratch_bytes;  // at least 1 MiB
   int32_t threads;       // a hint for piece sizes; results never depend on it
+  int32_t (*take)(void* taker) = nullptr;
+  void* taker = nullptr;
+  // Another piece of the same stage, which the caller now has to run; -1: none for now. Who knows its next piece can fetch its bytes in time.
+  int32_t next_piece() const { return take ? take(taker) : -1; }
 };
 
 // The plain reference (reference/table.cpp), complete. A fast table starts as a copy of it and overrides what it has: fast/table.inc.h.

@@ -5,16 +5,15 @@
 
 constexpr int64_t CHUNK = 256;            // columns unpacked at a time
 constexpr int64_t ROW_BLOCK = 128;        // activation rows that share an unpacked tile
-constexpr int64_t AHEAD_BYTES = W == 16 ? 10 << 10 : 14 << 10;  // fetched before they are unpacked; the first of a piece are waited for
+constexpr int64_t AHEAD_BYTES = W == 16 ? 10 << 10 : 14 << 10;  // fetched before they are unpacked
 
 // W rows of a weight, `stride` bytes apart; rows at or beyond `rows` do not exist and are not read. `more` tiles follow in memory and are
-// next, and after them those at `other`, if any, of the same type and stride. A `first` tile finds nothing fetched.
+// next, and after them those at `other`, if any, of the same type and stride.
 struct WeightTile {
   const uint8_t* data;
   int64_t stride;
   int rows;
   int64_t more;
-  bool first;
   const uint8_t* other = nullptr;
   // The n-th tile after this one; null: unknown.
   BAO_INLINE const uint8_t* after(int64_t n) const {
@@ -22,6 +21,16 @@ struct WeightTile {
     return other ? other + (n - more - 1) * W * stride : nullptr;
   }
 };
+
+// What `Ahead` takes for granted when a tile begins: for the first of a run, whose bytes nobody has asked for.
+BAO_INLINE void fetch_start(const uint8_t* data, int64_t stride, int64_t columns) {
+  int64_t chunks = (columns + CHUNK - 1) / CHUNK, bytes = stride * CHUNK / columns;
+  for (int64_t n = 0; n * bytes * W <= AHEAD_BYTES; n++) {
+    const uint8_t* p = data + n / chunks * W * stride + n % chunks * bytes;
+    for (int r = 0; r < W; r++, p += stride)
+      for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(p + at);
+  }
+}
 
 // Fetches what will be unpacked some chunks later. Hardware loses track of W streams; and lines are asked for little by little (a part with
 // every 32 columns), because a burst would fill the miss buffers and hold up the loads. CHUNK_BYTES: of one row of a chunk.
@@ -31,13 +40,7 @@ template <class T> struct Ahead {
   int64_t chunks, stride = 0;
   const uint8_t* p = nullptr;
   int step = 0;
-  BAO_INLINE Ahead(const WeightTile& t, int64_t columns) : tile(t), chunks((columns + CHUNK - 1) / CHUNK) {
-    if (!tile.first) return;
-    for (int64_t chunk = -DISTANCE; chunk < 0; chunk++) {
-      at_chunk(chunk);
-      rest();
-    }
-  }
+  BAO_INLINE Ahead(const WeightTile& t, int64_t columns) : tile(t), chunks((columns + CHUNK - 1) / CHUNK) {}
   BAO_INLINE void at_chunk(int64_t chunk) {
     int64_t n = 0;
     for (chunk += DISTANCE; chunk >= chunks; chunk -= chunks) n++;

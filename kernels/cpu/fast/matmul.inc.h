@@ -35,7 +35,18 @@ struct Worker {
   alignas(64) float acc[ROW_BLOCK * W], acc2[ROW_BLOCK * W];
   const void* rows[ROW_BLOCK];
 };
-static_assert(sizeof(Worker) <= 1 << 20, "worker scratch");
+static_assert(sizeof(Worker) + PIECE_ELEMENTS * sizeof(ActBlock) / 32 <= 1 << 20, "worker scratch");
+
+// What one thread would round while the others wait is rounded by each of them for itself, where it then takes one piece after the other.
+constexpr int64_t FEW_ROWS = 4;
+BAO_INLINE bool shared(const ActStage& a, const Run& run) { return a.units(run) > FEW_ROWS || a.units(run) * a.columns > PIECE_ELEMENTS; }
+int32_t shared_act_pieces(const void* args, const Run& run) { return shared(args_of<ActStage>(args), run) ? act_pieces(args, run) : 0; }
+BAO_INLINE const ActBlock* rounded_rows(const ActStage& a, const Run& run) {
+  if (shared(a, run)) return a.rounded(run, 0);
+  ActBlock* own = reinterpret_cast<ActBlock*>(run.worker_scratch + sizeof(Worker));
+  for (int64_t u = 0; u < a.units(run); u++) quantise_row(own + u * (a.columns / 32), a.f32(u), a.columns);
+  return own;
+}
 
 BAO_INLINE int64_t tile_count(int64_t rows) { return (rows + W - 1) / W; }
 // The first output of tile `index` and the lanes that are its own: the last tile reaches back to stay whole, and repeats some outputs of the
@@ -50,14 +61,32 @@ BAO_INLINE OutputTile output_tile(int64_t rows, int64_t index) {
   if (rows >= W) return {rows - W, int(W - left), W};
   return {0, 0, int(rows)};
 }
-// acc = the tile's dot products with w.rows of `worker`, times the weight's factor. first, more, other: as in WeightTile.
-BAO_INLINE void run_tile(Worker& worker, const WeightRef& w, int64_t expert, const OutputTile& place, bool fast, int64_t rows, bool first, int64_t more, float* acc, const uint8_t* other = nullptr) {
-  WeightTile tile = {w.row(expert, place.first), w.row_bytes, place.lanes, more, first, other};
+// acc = the tile's dot products with w.rows of `worker`, times the weight's factor. more, other: as in WeightTile.
+BAO_INLINE void run_tile(Worker& worker, const WeightRef& w, int64_t expert, const OutputTile& place, bool fast, int64_t rows, int64_t more, float* acc, const uint8_t* other) {
+  WeightTile tile = {w.row(expert, place.first), w.row_bytes, place.lanes, more, other};
   tile_dot(worker.tile, tile, w.dtype, w.columns, fast, worker.rows, rows, acc);
   if (w.factors) {
     vf factor = vset1(w.factor(expert));
     for (int64_t i = 0; i < rows * W; i += W) vstore(acc + i, vmul(vload(acc + i), factor));
   }
+}
+BAO_INLINE const uint8_t* tile_data(const WeightRef& w, int64_t expert, int64_t index) { return w.row(expert, output_tile(w.rows, index).first); }
+BAO_INLINE bool alike(const WeightRef& a, const WeightRef& b) { return a.dtype == b.dtype && a.row_bytes == b.row_bytes; }
+// The place in a run of tiles that ends at `end` where it has to be known what is read after it.
+BAO_INLINE int64_t last_call(const WeightRef& w, int64_t begin, int64_t end) { return larger(begin, end - 1 - AHEAD_BYTES / (w.row_bytes * W)); }
+// Tiles [begin, end) of one weight. store(place, values [rows][W]). after() gives the tile that this thread reads then, if it is alike, else null,
+// and is asked as late as possible. `fetched`: whether such a call has announced this run. Gives the same for the next one.
+template <class After, class Store> BAO_INLINE bool run_tiles(Worker& worker, const WeightRef& w, int64_t expert, int64_t begin, int64_t end, bool fast, int64_t rows, bool fetched, After&& after, Store&& store) {
+  if (!fetched) fetch_start(tile_data(w, expert, begin), w.row_bytes, w.columns);
+  const int64_t call = last_call(w, begin, end);
+  const uint8_t* other = nullptr;
+  for (int64_t t = begin; t < end; t++) {
+    if (t == call) other = after();
+    OutputTile place = output_tile(w.rows, t);
+    run_tile(worker, w, expert, place, fast, rows, end - t - 1, worker.acc, other);
+    store(place, worker.acc);
+  }
+  return other != nullptr;
 }
 BAO_INLINE void store_lanes(float* dst, const float* acc, const OutputTile& place) {
   dst += place.first;
@@ -66,29 +95,28 @@ BAO_INLINE void store_lanes(float* dst, const float* acc, const OutputTile& plac
 }
 
 // How a matmul of `rows` by `tiles` is cut. Pieces of one tile group, differing in rows, follow each other so that they share its bytes.
-// Few rows only wait for memory, and every piece has to wait for its first bytes: their pieces begin large and become small, each a share
-// of what is left, so that all threads end together.
+// Few rows only wait for memory: their pieces begin large and become small, each a share of what is left, so that all threads end together.
 struct Cut {
   int64_t row_blocks, rows_each, tiles;
   int64_t least, most, shares;  // tiles of a group: 1 / shares of what is left, within least and most
+  BAO_INLINE bool uneven() const { return least != most; }
   BAO_INLINE int64_t group(int64_t left) const { return smaller(left, larger(least, smaller(most, left / shares))); }
   BAO_INLINE int32_t pieces() const {
     int64_t n = 0;
-    if (least == most) n = (tiles + least - 1) / least;
+    if (!uneven()) n = (tiles + least - 1) / least;
     else for (int64_t left = tiles; left > 0; left -= group(left)) n++;
     return int32_t(n * row_blocks);
   }
   // The tiles of a piece.
-  BAO_INLINE void range(int32_t piece, int64_t* begin, int64_t* end) const {
-    int64_t n = piece / row_blocks;
-    *begin = 0;
-    if (least == most) *begin = n * least;
-    else while (n-- > 0) *begin += group(tiles - *begin);
-    *end = *begin + group(tiles - *begin);
+  BAO_INLINE int64_t first(int32_t piece) const {
+    int64_t n = piece / row_blocks, tile = 0;
+    if (!uneven()) return n * least;
+    while (n-- > 0) tile += group(tiles - tile);
+    return tile;
   }
+  BAO_INLINE int64_t end(int64_t first) const { return first + group(tiles - first); }
 };
 constexpr int64_t PIECE_BYTES = 256 << 10, LEAST_BYTES = 32 << 10, MOST_BYTES = 8 << 20;
-constexpr int64_t FEW_ROWS = 4;
 BAO_INLINE Cut cut_of(int64_t rows, int64_t tiles, int64_t tile_bytes, int32_t threads) {
   Cut c;
   c.row_blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
@@ -106,6 +134,21 @@ BAO_INLINE Cut cut_of(int64_t rows, int64_t tiles, int64_t tile_bytes, int32_t t
   return c;
 }
 
+// Calls f(piece, begin, end, fetched, next) for a piece and, where pieces wait for memory, for those that this thread takes on the way:
+// next(&tile) takes one and gives its first tile, so that its bytes are asked for before this piece ends. f gives whether they were.
+template <class F> BAO_INLINE void for_pieces(const Cut& c, const Run& run, int32_t piece, bool fetched, F&& f) {
+  while (piece >= 0) {
+    int32_t taken = -1;
+    int64_t begin = c.first(piece);
+    fetched = f(piece, begin, c.end(begin), fetched, [&](int64_t* tile) {
+      taken = c.uneven() ? run.next_piece() : -1;
+      if (taken >= 0) *tile = c.first(taken);
+      return taken >= 0;
+    });
+    piece = taken;
+  }
+}
+
 // ---- matmul and matmul_group: up to three weights, their tiles in one list
 
 struct MatmulStage {
@@ -113,7 +156,14 @@ struct MatmulStage {
   Tensor dst[3];
   WeightRef w[3];
   int32_t count, fast;
+  bool rounded;
   int64_t dst_scratch;  // >= 0: dst[0] is packed rows in the op's scratch
+  // The tile's weight; `tile` becomes the number in it.
+  BAO_INLINE const WeightRef& find(int64_t* tile) const {
+    int i = 0;
+    for (; i + 1 < count && *tile >= tile_count(w[i].rows); i++) *tile -= tile_count(w[i].rows);
+    return w[i];
+  }
 };
 BAO_INLINE Cut matmul_cut(const MatmulStage& a, const Run& run) {
   int64_t tiles = 0;
@@ -126,40 +176,48 @@ int32_t matmul_pieces(const void* args, const Run& run) {
 void matmul_run(const void* args, const Run& run, int32_t piece) {
   const MatmulStage& a = args_of<MatmulStage>(args);
   Worker& worker = *reinterpret_cast<Worker*>(run.worker_scratch);
-  Cut c = matmul_cut(a, run);
-  int64_t first = piece % c.row_blocks * c.rows_each, rows = smaller(a.act.units(run) - first, c.rows_each);
-  int64_t begin, end, before = 0;
-  c.range(piece, &begin, &end);
-  for (int i = 0; i < a.count; i++) {
-    const WeightRef& w = a.w[i];
-    int64_t tiles = tile_count(w.rows), from = larger(begin - before, 0), to = smaller(end - before, tiles);
-    before += tiles;
-    if (from >= to) continue;
-    bool fast = rounds(w, a.fast);
-    for (int64_t r = 0; r < rows; r++) worker.rows[r] = fast ? static_cast<const void*>(a.act.rounded(run, first + r)) : a.act.f32(first + r);
-    for (int64_t t = from; t < to; t++) {
-      OutputTile place = output_tile(w.rows, t);
-      run_tile(worker, w, 0, place, fast, rows, t == from, to - t - 1, worker.acc);
-      for (int64_t r = 0; r < rows; r++) {
-        float* dst = a.dst_scratch < 0 ? a.dst[i].f32(first + r) : reinterpret_cast<float*>(run.scratch + a.dst_scratch) + (first + r) * w.rows;
-        store_lanes(dst, worker.acc + r * W, place);
-      }
+  const Cut c = matmul_cut(a, run);
+  int64_t start = c.first(piece);
+  const WeightRef& begun = a.find(&start);
+  fetch_start(tile_data(begun, 0, start), begun.row_bytes, begun.columns);  // on its way while activations are rounded
+  const ActBlock* rounded = a.rounded ? rounded_rows(a.act, run) : nullptr;
+  for_pieces(c, run, piece, true, [&](int32_t piece, int64_t begin, int64_t end, bool fetched, auto&& next) {
+    int64_t first = piece % c.row_blocks * c.rows_each, rows = smaller(a.act.units(run) - first, c.rows_each), before = 0;
+    for (int i = 0; i < a.count; i++) {
+      const WeightRef& w = a.w[i];
+      int64_t tiles = tile_count(w.rows), from = larger(begin - before, 0), to = smaller(end - before, tiles);
+      before += tiles;
+      if (from >= to) continue;
+      bool fast = rounds(w, a.fast);
+      for (int64_t r = 0; r < rows; r++) worker.rows[r] = fast ? static_cast<const void*>(rounded + (first + r) * (w.columns / 32)) : a.act.f32(first + r);
+      auto after = [&]() -> const uint8_t* {
+        int64_t tile = before;
+        if (end <= before && !next(&tile)) return nullptr;
+        const WeightRef& found = a.find(&tile);
+        return alike(found, w) ? tile_data(found, 0, tile) : nullptr;
+      };
+      fetched = run_tiles(worker, w, 0, from, to, fast, rows, fetched, after, [&](const OutputTile& place, const float* values) {
+        for (int64_t r = 0; r < rows; r++) {
+          float* dst = a.dst_scratch < 0 ? a.dst[i].f32(first + r) : reinterpret_cast<float*>(run.scratch + a.dst_scratch) + (first + r) * w.rows;
+          store_lanes(dst, values + r * W, place);
+        }
+      });
     }
-  }
+    return fetched;
+  });
 }
 void add_matmul(Builder& b, const MatmulGroupArgs& g, int64_t dst_scratch) {
   MatmulStage a = {};
   a.fast = g.fast;
   a.dst_scratch = dst_scratch;
-  bool rounded = false;
   for (int i = 0; i < 3; i++) {
     if (!g.w[i].present()) continue;
     a.dst[a.count] = g.dst[i];
     a.w[a.count++] = g.w[i];
-    rounded = rounded || rounds(g.w[i], g.fast);
+    a.rounded = a.rounded || rounds(g.w[i], g.fast);
   }
-  a.act = act_stage(b, g.x, 1, rounded);
-  if (rounded) b.add(&a.act, sizeof a.act, act_pieces, act_run);
+  a.act = act_stage(b, g.x, 1, a.rounded);
+  if (a.rounded) b.add(&a.act, sizeof a.act, shared_act_pieces, act_run);
   b.add(&a, sizeof a, matmul_pieces, matmul_run);
 }
 void record_matmul_group(Builder& b, const MatmulGroupArgs& a) { add_matmul(b, a, -1); }
@@ -182,25 +240,33 @@ BAO_INLINE void split_gate_up(WeightRef& gate, WeightRef& up) {
   up.data += up.rows * up.row_bytes;
 }
 // Calls store(place, values [rows][W]) with act(gate) * up for each of the tiles [begin, end) of outputs. Gate tiles come in runs, and then the up
-// tiles of the same outputs: memory is fastest where it is read on.
+// tiles of the same outputs: memory is fastest where it is read on. fetched, after: as in run_tiles; after() gives a gate tile.
 constexpr int64_t GLU_RUN = 32;
-template <class Store> BAO_INLINE void run_glu_tiles(Worker& worker, const WeightRef& gate, const WeightRef& up, int64_t expert, int64_t begin, int64_t end, const void* const* gate_rows, const void* const* up_rows, int64_t rows, int32_t fast, int32_t activation, Store&& store) {
+template <class After, class Store> BAO_INLINE bool run_glu_tiles(Worker& worker, const WeightRef& gate, const WeightRef& up, int64_t expert, int64_t begin, int64_t end, const void* const* gate_rows, const void* const* up_rows, int64_t rows, int32_t fast, int32_t activation, bool fetched, After&& after, Store&& store) {
   const int64_t length = larger(1, smaller(GLU_RUN, ROW_BLOCK / rows));
-  const bool alike = gate.row_bytes == up.row_bytes && gate.dtype == up.dtype;
-  auto at = [&](const WeightRef& w, int64_t t) { return alike && t < end ? w.row(expert, output_tile(w.rows, t).first) : nullptr; };
+  const bool same = alike(gate, up);
   for (int64_t from = begin, n; from < end; from += n) {
     n = smaller(length, end - from);
     for (int64_t r = 0; r < rows; r++) worker.rows[r] = gate_rows[r];
-    for (int64_t i = 0; i < n; i++) {
-      run_tile(worker, gate, expert, output_tile(gate.rows, from + i), rounds(gate, fast), rows, i == 0 && (from == begin || !alike), n - i - 1, worker.acc + i * rows * W, at(up, from));
-    }
+    if (!fetched) fetch_start(tile_data(gate, expert, from), gate.row_bytes, gate.columns);
+    const uint8_t* other = same ? tile_data(up, expert, from) : nullptr;
+    for (int64_t i = 0; i < n; i++) run_tile(worker, gate, expert, output_tile(gate.rows, from + i), rounds(gate, fast), rows, n - i - 1, worker.acc + i * rows * W, other);
     for (int64_t r = 0; r < rows; r++) worker.rows[r] = up_rows[r];
+    if (!same) fetch_start(tile_data(up, expert, from), up.row_bytes, up.columns);
+    const int64_t call = last_call(up, 0, n);
+    other = nullptr;
     for (int64_t i = 0; i < n; i++) {
-      run_tile(worker, up, expert, output_tile(up.rows, from + i), rounds(up, fast), rows, i == 0 && !alike, n - i - 1, worker.acc2 + i * rows * W, at(gate, from + n));
+      if (i == call) {
+        other = from + n < end ? tile_data(gate, expert, from + n) : after();
+        if (!same) other = nullptr;
+      }
+      run_tile(worker, up, expert, output_tile(up.rows, from + i), rounds(up, fast), rows, n - i - 1, worker.acc2 + i * rows * W, other);
     }
+    fetched = other != nullptr;
     glu_span(worker.acc, worker.acc, worker.acc2, n * rows * W, activation);
     for (int64_t i = 0; i < n; i++) store(output_tile(gate.rows, from + i), worker.acc + i * rows * W);
   }
+  return fetched;
 }
 
 struct GluStage {
@@ -208,6 +274,7 @@ struct GluStage {
   Tensor dst;
   WeightRef gate, up;
   int32_t activation, fast;
+  BAO_INLINE bool rounded() const { return rounds(gate, fast) || rounds(up, fast); }
 };
 BAO_INLINE Cut glu_cut(const GluStage& a, const Run& run) {
   return cut_of(a.act.units(run), tile_count(a.gate.rows), (a.gate.row_bytes + a.up.row_bytes) * W, run.threads);
@@ -218,24 +285,30 @@ int32_t glu_tiles_pieces(const void* args, const Run& run) {
 void glu_tiles_run(const void* args, const Run& run, int32_t piece) {
   const GluStage& a = args_of<GluStage>(args);
   Worker& worker = *reinterpret_cast<Worker*>(run.worker_scratch);
-  Cut c = glu_cut(a, run);
-  int64_t first = piece % c.row_blocks * c.rows_each, rows = smaller(a.act.units(run) - first, c.rows_each);
-  int64_t begin, end;
-  c.range(piece, &begin, &end);
-  const void *gate_rows[ROW_BLOCK], *up_rows[ROW_BLOCK];
-  for (int64_t r = 0; r < rows; r++) {
-    gate_rows[r] = rounds(a.gate, a.fast) ? static_cast<const void*>(a.act.rounded(run, first + r)) : a.act.f32(first + r);
-    up_rows[r] = rounds(a.up, a.fast) ? static_cast<const void*>(a.act.rounded(run, first + r)) : a.act.f32(first + r);
-  }
-  run_glu_tiles(worker, a.gate, a.up, 0, begin, end, gate_rows, up_rows, rows, a.fast, a.activation, [&](const OutputTile& place, const float* values) {
-    for (int64_t r = 0; r < rows; r++) store_lanes(a.dst.f32(first + r), values + r * W, place);
+  const Cut c = glu_cut(a, run);
+  fetch_start(tile_data(a.gate, 0, c.first(piece)), a.gate.row_bytes, a.gate.columns);
+  const ActBlock* rounded = a.rounded() ? rounded_rows(a.act, run) : nullptr;
+  for_pieces(c, run, piece, true, [&](int32_t piece, int64_t begin, int64_t end, bool fetched, auto&& next) {
+    int64_t first = piece % c.row_blocks * c.rows_each, rows = smaller(a.act.units(run) - first, c.rows_each);
+    const void *gate_rows[ROW_BLOCK], *up_rows[ROW_BLOCK];
+    for (int64_t r = 0; r < rows; r++) {
+      const ActBlock* row = rounded + (first + r) * (a.gate.columns / 32);
+      gate_rows[r] = rounds(a.gate, a.fast) ? static_cast<const void*>(row) : a.act.f32(first + r);
+      up_rows[r] = rounds(a.up, a.fast) ? static_cast<const void*>(row) : a.act.f32(first + r);
+    }
+    auto after = [&]() -> const uint8_t* {
+      int64_t tile;
+      return next(&tile) ? tile_data(a.gate, 0, tile) : nullptr;
+    };
+    return run_glu_tiles(worker, a.gate, a.up, 0, begin, end, gate_rows, up_rows, rows, a.fast, a.activation, fetched, after, [&](const OutputTile& place, const float* values) {
+      for (int64_t r = 0; r < rows; r++) store_lanes(a.dst.f32(first + r), values + r * W, place);
+    });
   });
 }
 void record_matmul_glu(Builder& b, const MatmulGluArgs& g) {
   GluStage a = {{}, g.dst, g.gate, g.up, g.activation, g.fast};
   split_gate_up(a.gate, a.up);
-  bool rounded = rounds(a.gate, g.fast) || rounds(a.up, g.fast);
-  a.act = act_stage(b, g.x, 1, rounded);
-  if (rounded) b.add(&a.act, sizeof a.act, act_pieces, act_run);
+  a.act = act_stage(b, g.x, 1, a.rounded());
+  if (a.rounded()) b.add(&a.act, sizeof a.act, shared_act_pieces, act_run);
   b.add(&a, sizeof a, glu_tiles_pieces, glu_tiles_run);
 }

@@ -71,13 +71,13 @@ int32_t moe_pieces(const void* args, const Run& run) {
   const MoeStage& a = args_of<MoeStage>(args);
   return a.pairs(run) == 0 ? 0 : moe_cut(a, run).pieces();
 }
-// Tiles [begin, end) of one unit.
-void moe_unit(const MoeStage& a, const Run& run, const ExpertUnit& unit, int64_t begin, int64_t end) {
+// Tiles [begin, end) of one unit. fetched, after: as in run_tiles.
+template <class After> bool moe_unit(const MoeStage& a, const Run& run, const ExpertUnit& unit, int64_t begin, int64_t end, bool fetched, After&& after) {
   const int32_t* pairs = a.sorted(run) + unit.first;
   if (unit.expert < 0) {
     int64_t from = begin * W, to = smaller(end * W, a.w.rows);
     for (int32_t i = 0; i < unit.count; i++) __builtin_memset(a.place(run, pairs[i]) + from, 0, size_t(to - from) * sizeof(float));
-    return;
+    return false;
   }
   Worker& worker = *reinterpret_cast<Worker*>(run.worker_scratch);
   bool glu = a.up.present();
@@ -90,24 +90,27 @@ void moe_unit(const MoeStage& a, const Run& run, const ExpertUnit& unit, int64_t
   auto store = [&](const OutputTile& place, const float* values) {
     for (int32_t i = 0; i < unit.count; i++) store_lanes(a.place(run, pairs[i]), values + i * W, place);
   };
-  if (glu) return run_glu_tiles(worker, a.w, a.up, unit.expert, begin, end, rows, up_rows, unit.count, a.fast, a.activation, store);
+  if (glu) return run_glu_tiles(worker, a.w, a.up, unit.expert, begin, end, rows, up_rows, unit.count, a.fast, a.activation, fetched, after, store);
   for (int32_t i = 0; i < unit.count; i++) worker.rows[i] = rows[i];
-  for (int64_t t = begin; t < end; t++) {
-    OutputTile place = output_tile(a.w.rows, t);
-    run_tile(worker, a.w, unit.expert, place, rounds(a.w, a.fast), unit.count, t == begin, end - t - 1, worker.acc);
-    store(place, worker.acc);
-  }
+  return run_tiles(worker, a.w, unit.expert, begin, end, rounds(a.w, a.fast), unit.count, fetched, after, store);
 }
 void moe_run(const void* args, const Run& run, int32_t piece) {
   const MoeStage& a = args_of<MoeStage>(args);
-  int64_t tiles = tile_count(a.w.rows), begin, end;
-  moe_cut(a, run).range(piece, &begin, &end);
-  end = smaller(end, *a.unit_count(run) * tiles);
-  for (int64_t next; begin < end; begin = next) {
-    int64_t unit = begin / tiles, first = begin % tiles;
-    next = smaller(end, (unit + 1) * tiles);
-    moe_unit(a, run, a.units(run)[unit], first, first + next - begin);
-  }
+  const int64_t tiles = tile_count(a.w.rows), all = *a.unit_count(run) * tiles;
+  for_pieces(moe_cut(a, run), run, piece, false, [&](int32_t, int64_t begin, int64_t end, bool fetched, auto&& next) {
+    end = smaller(end, all);
+    for (int64_t to; begin < end; begin = to) {
+      int64_t unit = begin / tiles, first = begin % tiles;
+      to = smaller(end, (unit + 1) * tiles);
+      auto after = [&]() -> const uint8_t* {
+        int64_t tile = to;
+        if ((to == end && !next(&tile)) || tile >= all || a.units(run)[tile / tiles].expert < 0) return nullptr;
+        return tile_data(a.w, a.units(run)[tile / tiles].expert, tile % tiles);
+      };
+      fetched = moe_unit(a, run, a.units(run)[unit], first, first + to - begin, fetched, after);
+    }
+    return fetched;
+  });
 }
 
 void add_moe(Builder& b, MoeStage a, const Tensor& x, bool rounded) {
