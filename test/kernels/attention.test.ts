@@ -227,6 +227,21 @@ describe("attention against the reference", () => {
     check({ type: "q8_0", headDim: 64, heads: 8, kvHeads: 2, window: 0, context: { 0: 1, 1: 500, 2: 64, 3: 63, 4: 129, 5: 0, 6: 300, 7: 65 }, rows: 1 });
   });
 
+  test("many rows of one sequence in exact precision: every cache type, heads that fill more than a tile", () => {
+    const shapes = [[64, 2, 1], [128, 6, 2], [256, 3, 1], [512, 17, 1]] as const;
+    for (const type of KV_TYPES) {
+      for (const [headDim, heads, kvHeads] of ON_CPU ? shapes.slice(0, 1) : shapes) {
+        check({ type, headDim, heads, kvHeads, window: headDim === 256 ? 50 : 0, context: { 0: 37, 3: 120 }, rows: 15, fewer: { 3: 9 }, seed: headDim });
+      }
+    }
+  });
+
+  test("head sizes of no tile, beyond 512 and of no whole vectors", () => {
+    for (const [headDim, heads, type] of [[1024, 5, "f32"], [720, 8, "f16"], [34, 3, "f16"], [18, 9, "f32"], [544, 2, "q8_0"]] as const) {
+      check({ type, headDim, heads, kvHeads: 1, window: 0, context: { 0: 70, 1: 0 }, rows: headDim === 34 ? 10 : 3, seed: headDim });
+    }
+  });
+
   test("f16, one row at a time: contexts that split over blocks, tiles and windows that end inside them", () => {
     for (const [headDim, heads, kvHeads] of [[256, 4, 2], [512, 8, 1], [128, 3, 1], [64, 9, 1]] as const) {
       for (const window of ON_CPU ? [70] : [0, 1024, 70]) check({ type: "f16", headDim, heads, kvHeads, window, context: { 0: 1500, 1: 15, 2: 16, 3: 17, 4: 1023, 5: 1040 }, rows: 1, seed: headDim });
