@@ -184,7 +184,7 @@ void launch_attention(const Attention& o, const Run& run) {
     launch_decode(o.decode, run, false);
   } else if (prefill_serves(o.plain.a)) {  // decode then serves it too
     if (short_runs_apart(o.plain.a)) launch_decode(o.decode, run, true);
-    launch_prefill(o.plain.a, run);
+    if (!launch_warpgroup(o.plain.a, run)) launch_prefill(o.plain.a, run);
   } else {
     launch_plain(o.plain, run, rows);
   }

@@ -21,6 +21,10 @@ void launch_decode(const Decode& d, const Run& run, bool short_runs);  // short_
 bool prefill_serves(const AttentionArgs& a);
 void launch_prefill(const AttentionArgs& a, const Run& run);
 
+// ---- attention_warpgroup.cu: the same for heads of 256 and 512 values, where the code for sm_90a runs; elsewhere false, and nothing launched.
+bool launch_warpgroup(const AttentionArgs& a, const Run& run);
+bool launch_warpgroup_wide(const AttentionArgs& a, const Run& run);  // attention_warpgroup_wide.cu: of 512 values; launch_warpgroup asks it
+
 // Whether rows in short runs are left out of the tiles: where rows are those of the step.
 BAO_INLINE bool short_runs_apart(const AttentionArgs& a) { return a.dst.rows_of == BAO_ROWS_STEP; }
 
