@@ -269,10 +269,29 @@ $(CROSS)/libmetal_kernels.dylib: $(CROSS_OBJECTS) $(wildcard test/metal/cross/*.
 
 -include $(CROSS_OBJECTS:.o=.d)
 
+# ---- what a Mac is to tell: one command for the first person who has one. Elsewhere it runs on the emulated device, which is how it is tested.
+
+.PHONY: metal-probe
+ifeq ($(SYSTEM),Darwin)
+PROBE := $(BUILD)/metal-assumptions
+$(PROBE): test/metal/probe/assumptions.mm
+	@mkdir -p $(@D)
+	@echo "compile $<"
+	$(Q)$(CXX) -std=c++20 -O2 -fobjc-arc -Wall -framework Metal -framework Foundation -o $@ $<
+metal-probe: node_modules cpu metal $(PROBE)
+else
+PROBE := $(EMULATED)/assumptions
+$(PROBE): test/metal/probe/assumptions.mm $(EMULATED)/libmetal_emulator.so
+	@echo "compile $<"
+	$(Q)$(EMULATOR_CXX) -std=c++20 -O2 -fobjc-arc $(OBJC) -Wall -fuse-ld=lld -Wl,-rpath,'$$ORIGIN' -o $@ $< $(EMULATOR_REGISTER) -L$(EMULATED) -lmetal_emulator
+metal-probe: node_modules cpu metal-emulated $(PROBE)
+endif
+	$(BUN) scripts/metal/probe.ts
+
 # ---- suites of the Metal library on the emulated device
 
 # Everything that can be shown without a Mac. SUITES: options of scripts/metal/suites.ts.
-test-metal: node_modules cpu metal-emulated metal-example $(EMULATED)/objc_test metal-cross
+test-metal: node_modules cpu metal-emulated metal-example $(EMULATED)/objc_test $(PROBE) metal-cross
 	$(BUN) scripts/metal/suites.ts $(SUITES)
 
 # The part that `make test` runs, and what has to be built for it.

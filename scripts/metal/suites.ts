@@ -36,7 +36,7 @@ const MODELS: readonly Suite[] = [
   reference("long-8193", "^long .*8193"), reference("long", "^long (?!.*8193)"), ...["dense", "moe", "many-experts", "ple", "wide-heads"].map((model) => reference(model, `^${model} `)),
   { name: "models/stories", file: "test/model/stories.test.ts" }, { name: "models/scheduler", file: "test/engine/scheduler.test.ts" }, GENERATE,
 ];
-const PROOFS: readonly Suite[] = ["emulator", "kernels", "host", "headers", "cross"].map((name) => ({ name: `proof/${name}`, file: `./test/metal/proof/${name}.proof.ts` }));
+const PROOFS: readonly Suite[] = ["emulator", "kernels", "host", "headers", "cross", "probe"].map((name) => ({ name: `proof/${name}`, file: `./test/metal/proof/${name}.proof.ts` }));
 
 /** Everything: ops in all modes; hosts where they could differ; whole models plainly, and a few tokens of them under every check. */
 function whole(): Run[] {
