@@ -9,7 +9,8 @@ import type { BatchEntry, Runner } from "../../src/engine/runner.ts";
 import type { Session } from "../../src/engine/session.ts";
 import { collect, DEMO, failure, random, randomIds, STORIES, type Collected } from "./fixtures.ts";
 
-setDefaultTimeout(60_000);
+// An emulated GPU takes its time.
+setDefaultTimeout(process.env["BAO_TEST_DEVICE"] === "metal" ? 3_600_000 : 60_000);
 const CONTEXT = 640;
 const BACKEND = (process.env["BAO_TEST_DEVICE"] || "cpu") as BackendName;
 /** Rows on the CPU have the same bits in any company. */
