@@ -92,16 +92,17 @@ kernel void attention_row(device float *dst_ [[buffer(0)]], device float *parts 
       }
       UNROLL for (int u = 0; u < AHEAD; u++) {
         const int32_t j = j0 + u * stride + mine;
-        if (j0 + u * stride >= end) break;
-        float dot[HEADS];
-        UNROLL for (int h = 0; h < HEADS; h++) dot[h] = 0.0f;
-        UNROLL for (int i = 0; i < N; i++) {
-          const float x = value_of(key[u], i);
-          UNROLL for (int h = 0; h < HEADS; h++) dot[h] += q[h][i] * x;
+        if (j0 + u * stride < end) {
+          float dot[HEADS];
+          UNROLL for (int h = 0; h < HEADS; h++) dot[h] = 0.0f;
+          UNROLL for (int i = 0; i < N; i++) {
+            const float x = value_of(key[u], i);
+            UNROLL for (int h = 0; h < HEADS; h++) dot[h] += q[h][i] * x;
+          }
+          const float score = scattered_sum<HEADS>(dot, lane, lanes);
+          const int32_t each = lanes / HEADS, within = lane % lanes;
+          if (within % each == 0 && j >= begin && j < end) memory[(share * HEADS + within / each) * TILE + j] = score;
         }
-        const float score = scattered_sum<HEADS>(dot, lane, lanes);
-        const int32_t each = lanes / HEADS, within = lane % lanes;
-        if (within % each == 0 && j >= begin && j < end) memory[(share * HEADS + within / each) * TILE + j] = score;
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -109,17 +110,18 @@ kernel void attention_row(device float *dst_ [[buffer(0)]], device float *parts 
     // ---- a simdgroup a head, a lane a key. NaN is no maximum, but makes the sum one.
     UNROLL for (int i = 0; i < OWN; i++) {
       const int32_t h = i * SIMDGROUPS + warp;
-      if (h >= HEADS) break;
-      const bool seen = lane >= begin && lane < end;
-      float score = 0.0f;
-      for (int32_t s = 0; s < p.shares && seen; s++) score += memory[(s * HEADS + h) * TILE + lane];
-      score *= p.scale;
-      const float before = high[i], most = simd_max(seen && score > before ? score : before), weight = seen ? precise::exp(score - most) : 0.0f;
-      weights[lane * HEADS + h] = weight;
-      const float kept = precise::exp(before - most);
-      total[i] = total[i] * kept + simd_sum(weight);
-      high[i] = most;
-      if (lane == 0) keep[h] = kept;
+      if (h < HEADS) {
+        const bool seen = lane >= begin && lane < end;
+        float score = 0.0f;
+        for (int32_t s = 0; s < p.shares && seen; s++) score += memory[(s * HEADS + h) * TILE + lane];
+        score *= p.scale;
+        const float before = high[i], most = simd_max(seen && score > before ? score : before), weight = seen ? precise::exp(score - most) : 0.0f;
+        weights[lane * HEADS + h] = weight;
+        const float kept = precise::exp(before - most);
+        total[i] = total[i] * kept + simd_sum(weight);
+        high[i] = most;
+        if (lane == 0) keep[h] = kept;
+      }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
@@ -135,11 +137,11 @@ kernel void attention_row(device float *dst_ [[buffer(0)]], device float *parts 
         value[u] = kv_piece<N>(v, p.pool, slot + j, d, j >= begin && j < end);
       }
       UNROLL for (int u = 0; u < AHEAD; u++) {
-        const int32_t j = j0 + u * stride + mine;
-        if (j0 + u * stride >= end) break;
-        UNROLL for (int h = 0; h < HEADS; h++) {
-          const float weight = weights[j * HEADS + h];
-          UNROLL for (int i = 0; i < N; i++) out[h][i] += weight * value_of(value[u], i);
+        if (j0 + u * stride < end) {
+          UNROLL for (int h = 0; h < HEADS; h++) {
+            const float weight = weights[(j0 + u * stride + mine) * HEADS + h];
+            UNROLL for (int i = 0; i < N; i++) out[h][i] += weight * value_of(value[u], i);
+          }
         }
       }
     }
@@ -153,9 +155,10 @@ kernel void attention_row(device float *dst_ [[buffer(0)]], device float *parts 
   }
   UNROLL for (int i = 0; i < OWN; i++) {
     const int32_t h = i * SIMDGROUPS + warp;
-    if (h >= HEADS || lane != 0) break;
-    maxima[h] = high[i];
-    totals[h] = total[i];
+    if (h < HEADS && lane == 0) {
+      maxima[h] = high[i];
+      totals[h] = total[i];
+    }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (int32_t t = 1; t < teams; t++) {
@@ -174,17 +177,17 @@ kernel void attention_row(device float *dst_ [[buffer(0)]], device float *parts 
   }
   if (team != 0 || sub != 0) return;
   UNROLL for (int h = 0; h < HEADS; h++) {
-    if (h >= heads) break;
-    const float sum = totals[h];
-    device float *part = parts + ((int64_t(item) * p.dst.d1 + first_head + h) * p.splits + split) * (n + 2), *dst = row_of(dst_, p.dst, r) + (first_head + h) * n;
-    UNROLL for (int i = 0; i < N; i++) {
-      if (d + i >= n) break;
-      if (p.splits == 1) dst[d + i] = sum == 0.0f ? 0.0f : out[h][i] / sum;
-      else part[2 + d + i] = out[h][i];
-    }
-    if (p.splits > 1 && d == 0) {
-      part[0] = maxima[h];
-      part[1] = sum;
+    if (h < heads) {
+      const float sum = totals[h];
+      device float *part = parts + ((int64_t(item) * p.dst.d1 + first_head + h) * p.splits + split) * (n + 2), *dst = row_of(dst_, p.dst, r) + (first_head + h) * n;
+      UNROLL for (int i = 0; i < N; i++) {
+        if (d + i < n && p.splits == 1) dst[d + i] = sum == 0.0f ? 0.0f : out[h][i] / sum;
+        if (d + i < n && p.splits > 1) part[2 + d + i] = out[h][i];
+      }
+      if (p.splits > 1 && d == 0) {
+        part[0] = maxima[h];
+        part[1] = sum;
+      }
     }
   }
 }
