@@ -47,7 +47,9 @@ function whole(): Run[] {
   add("plain", OPS, 900);
   for (const mode of ["checked", "delay"]) add(mode, HOST, 900);
   add("plain", HOST, 900);
-  for (const mode of Object.keys(MODES)) if (mode !== "plain") add(mode, OPS, 2700);
+  // Words that are no step may name a place of the cache twice: two writers of their own making, which checks must not take.
+  const checked = OPS.map((suite) => (suite.name === "step" ? { ...suite, name: "step (but any words)", tests: "^(?!.*any words at all)" } : suite));
+  for (const mode of Object.keys(MODES)) if (mode !== "plain") add(mode, mode === "checked" ? checked : OPS, 2700);
   for (const mode of ["checked", "layout", "threads-256", "random-1", "delay"]) add(mode, [{ ...GENERATE, env: { BAO_METAL_TOKENS: "8" } }], 2700);
   return runs;
 }
@@ -82,7 +84,7 @@ async function play(run: Run, jobs: number, through: readonly string[]): Promise
   });
   const code = await child.exited;
   closeSync(log);
-  const text = readFileSync(path, "utf8"), failed = names(text, "fail"), passed = count(text, "pass"), ended = /^Ran \d+ tests? across/m.test(text);
+  const text = readFileSync(path, "utf8"), failed = [...new Set(names(text, "fail"))], passed = count(text, "pass"), ended = /^Ran \d+ tests? across/m.test(text);
   const trouble = code === 124 || code === 137 ? `TIMED OUT after ${seconds} s` : !ended ? `ENDED EARLY, exit ${code}` : code !== 0 && failed.length === 0 ? `exit ${code}` : passed + failed.length === 0 ? "NO TEST RAN" : "";
   return { run, passed, failed, skipped: names(text, "skip"), trouble, wall: (performance.now() - began) / 1000 };
 }
