@@ -62,8 +62,9 @@ bool launch_few(FewArgs& a, int64_t scratch, const Run& run) {
   if (rows <= 0) return true;
   const int64_t limit = most_shared();
   if (rows > few_rows) return false;
-  // Pairs of an expert are few: each on its own reads hardly more from memory, and needs no launch that rounds. Sums over slots are always by rows.
-  if (rows == 1 || a.ids.present()) return launch_few_1(a, limit, run);
+  if (a.ids.present()) return (rows > 1 && launch_few_pairs(a, limit, run)) || launch_few_1(a, limit, run);
+  if (rows == 1) return launch_few_1(a, limit, run);
+  if (a.halves && launch_few_rows(a, limit, run)) return true;
 
   // How many rows of x a block holds: as many as fit beside the rings.
   int32_t n = a.ids.present() || rows <= 8 ? 1 : 2;

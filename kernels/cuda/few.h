@@ -20,6 +20,7 @@ struct FewMember {
   int32_t first_tile;
   int32_t cell_bytes, last_bytes;  // of a whole cell, of a tile's last one
   int32_t start;         // its first item, after those of the members before
+  int32_t end, first_block, blocks;  // one row: its last item, and the blocks that take its items in turns
 };
 
 struct FewArgs {
@@ -38,6 +39,7 @@ struct FewArgs {
   int32_t x_rows;           // rows in shared memory
   int32_t each, stages;     // one row: units of a warp, cells of a warp that are in shared memory or on their way
   bool apart;               // beside the launch before: the kernel waits for that one's end before its own
+  bool halves;              // activations may be f16 instead of int8
   bool late;                // lets the next launch start after its own wait only
   bool settled;             // ids and weights are there before the wait
 };
@@ -52,6 +54,11 @@ bool launch_few(FewArgs& a, int64_t scratch, const Run& run);
 
 // few_1.cu: one row. few_8.cu, few_16.cu: up to 8 and 16 rows, or pairs of one expert.
 bool launch_few_1(FewArgs& a, int64_t limit, const Run& run);
+// few_pairs.cu: pairs of several rows, an expert read once for up to four of its pairs. few_shares: whether that pays, and is possible.
+bool few_shares(int32_t rows, const Tensor& ids, int32_t experts);
+bool launch_few_pairs(FewArgs& a, int64_t limit, const Run& run);
+// few_rows.cu: several rows in f16.
+bool launch_few_rows(FewArgs& a, int64_t limit, const Run& run);
 void launch_few_8(const FewArgs& a, dim3 grid, size_t shared, int limit, const Run& run);
 void launch_few_16(const FewArgs& a, dim3 grid, size_t shared, int limit, const Run& run);
 

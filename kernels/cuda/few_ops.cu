@@ -38,7 +38,7 @@ template <class Args>
 bool launch_op(const Args& a, FewKind kind, const WeightRef& w, const Few& f, const Run& run, const Tensor& ids = Tensor{}, const Tensor& weights = Tensor{}) {
   if (!f.on) return false;
   FewArgs p = few_args(kind, a.x, w.columns);
-  p.ids = ids, p.weights = weights;
+  p.ids = ids, p.weights = weights, p.halves = a.fast == 3;
   if constexpr (std::is_same_v<Args, MatmulGluArgs> || std::is_same_v<Args, MoeMatmulGluArgs>) p.activation = a.activation;
   if (!add(p, a)) return false;
   // One row, rounded by the kernel itself: a single launch without scratch, which may run beside the one before it.
@@ -77,7 +77,8 @@ bool launch_few(const MoeMatmulArgs& a, const Few& f, const Run& run) { return l
 bool launch_few(const MoeMatmulGluArgs& a, const Few& f, const Run& run) { return launch_op(a, FewKind::glu, a.gate, f, run, a.ids); }
 bool launch_few(const MoeMatmulSumArgs& a, const Few& f, const Run& run) {
   int32_t rows = run.bound(a.dst);
-  if (launch_op(a, FewKind::sum, a.w, f, run, a.ids, a.weights)) return true;
+  bool shares = rows > 1 && few_shares(rows, a.ids, a.w.experts);
+  if (!shares && launch_op(a, FewKind::sum, a.w, f, run, a.ids, a.weights)) return true;
   if (!f.on || rows > few_rows) return false;
   // Several rows: experts' outputs at their places, then the sums over slots.
   Tensor parts = run.scratch_tensor(f.parts, a.dst, a.ids.d2, a.w.rows);
