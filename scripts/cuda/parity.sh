@@ -1,6 +1,8 @@
 #!/bin/sh
 # The CUDA library against the CPU reference, on a machine with an NVIDIA GPU: op suite, reference models, memory checker. Prints summaries.
-# Usage: scripts/cuda/parity.sh [ops|models|memcheck|lost ...]   (default: the first three). Logs go to $OUT (default build/parity).
+# Usage: scripts/cuda/parity.sh [ops|models|memcheck|sanitize|lost ...]   (default: the first three). Logs go to $OUT (default build/parity).
+# sanitize: the op suite under memcheck, a selection of it that reaches every kernel under racecheck and initcheck, which are too slow for all of it.
+#   $AT_ONCE (8) processes, each at most $LIMIT (250) s, all together at most $ALL (300) s; $TOOLS names the tools. What did not end is no success.
 # Builds nothing that is there already: `make cpu cuda` first, or bring build/lib*_kernels.so. BUN names the Bun to use.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -10,6 +12,66 @@ mkdir -p "$OUT"
 [ -f build/libcpu_kernels.so ] && [ -f build/libcuda_kernels.so ] || make cpu cuda || exit 1
 export BAO_TEST_DEVICE=cuda
 failed=0
+
+# sanitized TOOL NAME FILES PATTERN: one process of the checker; files are names under test/kernels, joined by commas. A line about it in sanitize.txt.
+sanitized() {
+  left=$((SANITIZE_END - $(date +%s)))
+  [ "$left" -gt "${LIMIT:-250}" ] && left=${LIMIT:-250}
+  log=$OUT/$1-$2.log began=$(date +%s) files='' rc=124
+  for f in $(echo "$3" | tr , ' '); do files="$files test/kernels/$f.test.ts"; done
+  : >"$log"
+  [ "$left" -gt 3 ] && { timeout -k 3 "$left" compute-sanitizer --tool "$1" --target-processes all --error-exitcode 9 "$BUN" test $files -t "$4" >"$log" 2>&1; rc=$?; }
+  passed=$(sed -nE 's/^ *([0-9]+) pass$/\1/p' "$log" | head -1)
+  if [ "$rc" -eq 124 ] || [ "$rc" -eq 137 ]; then verdict='TIMED OUT'
+  elif grep -a 'SUMMARY' "$log" | grep -avqE 'SUMMARY: 0 (errors|hazards displayed \(0 errors, 0 warnings\))'; then verdict=FINDINGS
+  elif [ "${passed:-0}" -eq 0 ] || ! grep -aq SUMMARY "$log"; then verdict='NOTHING RAN'
+  elif [ "$rc" -ne 0 ]; then verdict="FAILED ($rc)"
+  else verdict=clean; fi
+  echo "$verdict: $1 $2, ${passed:-0} tests passed, $(($(date +%s) - began)) s" | tee -a "$OUT/sanitize.txt"
+}
+
+# The whole suite, the slowest first: name, files, pattern of test names.
+whole() {
+  cat <<'END'
+few-experts few experts
+many-units many more.units
+many-plain many F16
+attention-fast attention fast.precision
+attention-f32 attention f32:
+many-32 many Q4_[01]|Q5_[01]|Q8|NL
+many-k many ^(?!.*(Q4_[01]|Q5_[01]|Q8|NL|F16|more.units))
+few-a few ^(?!.*experts).*(Q4|Q5|Q8)
+few-b few ^(?!.*(experts|Q4|Q5|Q8))
+attention-rest attention ^(?!.*(fast.precision|f32:))
+fused-a fused glu|router
+fused-b fused ^(?!.*(glu|router))
+moe-a moe Q4|Q5|Q8
+moe-b moe ^(?!.*(Q4|Q5|Q8))
+matmul-a matmul Q
+matmul-b matmul ^(?!.*Q)
+plain plain .
+sampling sampling .
+step step,graph,determinism .
+END
+}
+# Every kernel once: weights with a scale for 32 and with one for 16, bytes and f16; few rows, pairs that share experts, many rows; every other op.
+selection() {
+  cat <<'END'
+attention-tiles attention fast.precision:.tiles
+attention-mixed attention fast.precision:.decode
+attention attention f16:.windows|q8_0:.windows|f32:.windows
+few few Q6_K|gate.and.up
+moe moe Q4_K|Q6_K
+many many (matmul|experts).(Q4_K|F16)
+fused fused norm_add_norms|moe_merge|head_norm|matmul_group
+router fused,moe router
+matmul matmul (Q4_K|Q6_K|Q8_0|F16).(fast|exact)
+sampling sampling combination|full.vocabulary|equal.logits|logits_process|logprobs
+plain plain .
+step step,graph marked|ahead|replays|page|deltas
+END
+}
+if [ "${1:-}" = sanitized ]; then shift; sanitized "$@"; exit 0; fi
 
 # run NAME command...: the log in $OUT/NAME.log, its failures and last lines here.
 run() {
@@ -30,6 +92,16 @@ for part in ${@:-ops models memcheck}; do
       for f in moe attention sampling fused; do
         SHOW=8 run "memcheck-$f" compute-sanitizer --tool memcheck --target-processes all --error-exitcode 9 "$BUN" test "test/kernels/$f.test.ts" -t "${MEMCHECK:-Q4_K|router|windows|combination|head_norm}"
       done ;;
+    sanitize)
+      : >"$OUT/sanitize.txt"
+      export OUT BUN SANITIZE_END=$(($(date +%s) + ${ALL:-300}))
+      for tool in ${TOOLS:-racecheck memcheck initcheck}; do
+        { [ "$tool" = memcheck ] && whole || selection; } | sed "s/^/$tool /"
+      done >"$OUT/sanitize.jobs"
+      xargs -P "${AT_ONCE:-8}" -L 1 sh scripts/cuda/parity.sh sanitized <"$OUT/sanitize.jobs"
+      jobs=$(wc -l <"$OUT/sanitize.jobs") clean=$(grep -c '^clean: ' "$OUT/sanitize.txt")
+      [ "$clean" -eq "$jobs" ] || failed=1
+      echo "sanitize: $clean of $jobs processes clean, $(grep -c '^FINDINGS' "$OUT/sanitize.txt") with findings, $(grep -c '^TIMED OUT' "$OUT/sanitize.txt") did not end" ;;
     lost)
       [ -f build/trap/libcuda_kernels.so ] || make cuda-trap || exit 1
       BAO_TRAP_KERNELS=build/trap run lost "$BUN" test test/cuda/lost-device.test.ts ;;
