@@ -127,6 +127,8 @@ class CudaBackend final : public Backend {
   cudaError_t capture(Stream& stream, int32_t rows, int32_t outputs, cudaGraphExec_t* made);
   void ended(Stream& stream, int32_t slot, cudaError_t error);
   Run run_of(const Stream& stream, int32_t rows, int32_t outputs) const;
+  void stamp();
+  void write_stamps();
 
   int32_t index_;
   cudaDeviceProp properties_;
@@ -135,6 +137,9 @@ class CudaBackend final : public Backend {
   cudaStream_t stream_ = nullptr;
   int32_t* stop_word_ = nullptr;  // pinned
   uint32_t* tickets_ = nullptr;
+  static constexpr size_t most_stamps = 1 << 17;
+  std::string stamps_file_;
+  std::vector<cudaEvent_t> stamps_;  // two a submit
   std::mutex lock_;
   std::vector<std::pair<Stream*, int32_t>> pending_;  // submits that nobody has seen the end of
   Uploader uploader_;

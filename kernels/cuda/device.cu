@@ -99,10 +99,33 @@ CudaBackend::CudaBackend(int32_t index, const cudaDeviceProp& properties) : inde
 
 CudaBackend::~CudaBackend() {
   enter();
+  write_stamps();
   if (stream_) cudaStreamDestroy(stream_);
   if (stop_word_) cudaFreeHost(stop_word_);
   if (tickets_) cudaFree(tickets_);
   cudaGetLastError();
+}
+
+// An event on the stream whose time can be asked for, kept until the device closes. Without a file for them: nothing.
+void CudaBackend::stamp() {
+  cudaEvent_t event;
+  if (stamps_file_.empty() || stamps_.size() >= most_stamps || cudaEventCreate(&event) != cudaSuccess) return;
+  cudaEventRecord(event, stream_);
+  stamps_.push_back(event);
+}
+
+// A line a submit: microseconds of its start and its end on the device's clock, from the first start on.
+void CudaBackend::write_stamps() {
+  std::FILE* file = stamps_.empty() ? nullptr : std::fopen(stamps_file_.c_str(), "w");
+  if (file && stream_) cudaStreamSynchronize(stream_);
+  double at = 0;
+  for (size_t i = 0; i < stamps_.size(); i++) {
+    float milliseconds = 0;
+    if (file && i && cudaEventElapsedTime(&milliseconds, stamps_[i - 1], stamps_[i]) == cudaSuccess) at += double(milliseconds) * 1e3;
+    if (file) std::fprintf(file, i % 2 ? "%.2f\n" : "%.2f\t", at);
+  }
+  for (cudaEvent_t event : stamps_) cudaEventDestroy(event);
+  if (file) std::fclose(file);
 }
 
 int32_t CudaBackend::open(const char* f) {
@@ -118,6 +141,7 @@ int32_t CudaBackend::open(const char* f) {
   overlap_ = properties_.major >= 9 && !(overlap && overlap[0] == '0');
   eager_ = graphs && graphs[0] == '0';
   poison_ = std::getenv("BAO_CUDA_POISON") != nullptr;  // NaNs in scratch before every submit: nothing may be read that was not written
+  if (const char* stamps = std::getenv("BAO_CUDA_STAMPS")) stamps_file_ = stamps;  // when each submit began and ended: scripts/cuda/idle.ts reads it
   int supported = 0;
   virtual_memory_ = cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, index_) == cudaSuccess && supported != 0;
   return BAO_OK;
@@ -233,11 +257,13 @@ int32_t CudaBackend::submit(Stream& stream, Graph* graph, int32_t slot, bool con
   }
   if (error == cudaSuccess) {
     cudaGraphExec_t replay = graph ? static_cast<GraphMemory*>(graph->state.get())->graph : timed ? nullptr : replayed(stream, rows, outputs);
+    stamp();
     launch_begin(begin, stream_);
     if (poison_ && stream.scratch) cudaMemsetAsync(stream.scratch, 0xFF, size_t(stream.scratch_capacity), stream_);
     trap_at_submit(stream_);
     if (replay) cudaGraphLaunch(replay, stream_);
     else launch_stages(stream, rows, outputs, timed);
+    stamp();
     error = cudaGetLastError();
   }
   Stream::SlotState& state = stream.slot_state[slot];
