@@ -61,7 +61,7 @@ class Launch {
   Launch& out(int index, void* address, int64_t bytes);
   Launch& in(int index, const Tensor& t) { return in(index, t.data, extent(t)); }
   Launch& out(int index, const Tensor& t) { return out(index, t.data, extent(t)); }
-  Launch& in(int index, const WeightRef& w) { return w.data ? in(index, w.data - skip(w), w.expert_bytes * w.experts + skip(w)) : in(index, nullptr, 0); }
+  Launch& in(int index, const WeightRef& w) { return in(index, w.data, w.expert_bytes * w.experts); }
   // What is backed of a layer of a KV pool.
   Launch& pool(int index, const PoolRef& pool, int32_t layer, bool written);
   template <class Params>
@@ -81,7 +81,6 @@ class Launch {
   void groups(int64_t x, int64_t y, int64_t z, int32_t group);
 
   static int64_t extent(const Tensor& t) { return t.data ? int64_t(t.d0 - 1) * t.stride + t.columns() * 4 : 0; }
-  static int32_t skip(const WeightRef& w) { return int32_t(reinterpret_cast<uintptr_t>(w.data) & 3); }
 
  private:
   bool bind(int index, const void* address, int64_t bytes);
@@ -130,7 +129,7 @@ void stage(Builder& builder, const Args& args) {
 
 inline Rows rows_of(const Tensor& t) { return t.data ? Rows{t.stride / 4, t.rows_of, t.d0, t.d1, t.d2} : Rows{}; }
 inline WeightRows rows_of(const WeightRef& w) {
-  return WeightRows{w.row_bytes, w.expert_bytes, Launch::skip(w), w.rows, w.columns, w.experts, w.factors ? w.factor_count : 0};
+  return WeightRows{w.row_bytes, w.expert_bytes, w.rows, w.columns, w.experts, w.factors ? w.factor_count : 0};
 }
 
 inline PoolLayer layer_of(const PoolRef& p) { return PoolLayer{p.page_stride, p.plane_bytes, p.scales_offset, p.table, p.kv_heads, p.head_dim, p.dtype}; }

@@ -53,7 +53,7 @@ inline float element(device const uint8_t *row, int32_t i) {
 }
 
 inline device const uint8_t *row_of(device const uint8_t *w, constant WeightRows &v, int32_t expert, int32_t row) {
-  return w + v.skip + expert * v.expert_bytes + row * v.row_bytes;
+  return w + expert * v.expert_bytes + row * v.row_bytes;
 }
 
 #endif

@@ -1,181 +1,283 @@
-// Weights as products read them: pieces of 16 elements of a row, two octets of 8 consecutive columns each, OCTET_GAP columns apart, so that what
-// one byte packs is unpacked by one thread. Element i of octet o is scale[o] * q[8 * o + i] + bias[o]. common/dequant.h is the types' definition.
+// Weights as products read them: pieces of OCTETS times 8 consecutive columns, OCTET_GAP columns apart, so that what one load takes is unpacked by one
+// thread and neighbouring threads read neighbouring columns of x. Element i of octet o is scale * q[i] + bias. common/dequant.h is the types' definition.
 #ifndef BAO_METAL_MATMUL_PIECE_H
 #define BAO_METAL_MATMUL_PIECE_H
 
 #include "formats.h"
 
-#if BAO_DTYPE == 2 || BAO_DTYPE == 3 || BAO_DTYPE == 6 || BAO_DTYPE == 7 || BAO_DTYPE == 20 || BAO_DTYPE == 23 || BAO_DTYPE == 39
-#define OCTET_GAP 16
-#elif BAO_DTYPE == 12 || BAO_DTYPE == 13
-#define OCTET_GAP 32
-#elif BAO_DTYPE == 10 || BAO_DTYPE == 11 || BAO_DTYPE == 14
-#define OCTET_GAP 64
-#else
+// PIECE_ALIGN: of blocks, and of what is loaded from them; the host sees to it that weights begin at multiples of 16.
+// PIECE_ZERO: the code that stands for zero. PIECE_BIAS: there is a minimum beside the scale. PIECE_TABLE: codes are places in a table of 16 values.
+#ifdef BAO_PLAIN
+#define OCTETS 2
 #define OCTET_GAP 8
-#endif
-#if BAO_DTYPE == 2 || BAO_DTYPE == 3 || BAO_DTYPE == 6 || BAO_DTYPE == 7 || BAO_DTYPE == 10 || BAO_DTYPE == 11 || BAO_DTYPE == 12 || BAO_DTYPE == 13 || BAO_DTYPE == 14
-#define BAO_BIAS 1  // an offset of all codes counts as one: scale * sum(x) is one product for 8 columns
+#define PIECE_ALIGN 16
+#elif BAO_DTYPE == 10 || BAO_DTYPE == 11 || BAO_DTYPE == 12 || BAO_DTYPE == 13 || BAO_DTYPE == 14
+#define OCTETS 4
+#define OCTET_GAP 32
+#elif BAO_DTYPE == 8 || BAO_DTYPE == 40
+#define OCTETS 2
+#define OCTET_GAP 8
 #else
-#define BAO_BIAS 0
+#define OCTETS 2
+#define OCTET_GAP 16
+#endif
+
+#if BAO_DTYPE == 12 || BAO_DTYPE == 13
+#define PIECE_ALIGN 16
+#elif BAO_DTYPE == 7 || BAO_DTYPE == 23
+#define PIECE_ALIGN 8
+#elif BAO_DTYPE == 3 || BAO_DTYPE == 10 || BAO_DTYPE == 40
+#define PIECE_ALIGN 4
+#elif BAO_DTYPE == 39
+#define PIECE_ALIGN 1
+#elif !defined(BAO_PLAIN)
+#define PIECE_ALIGN 2
+#endif
+
+#if BAO_DTYPE == 2
+#define PIECE_ZERO 8.0f
+#elif BAO_DTYPE == 6
+#define PIECE_ZERO 16.0f
+#elif BAO_DTYPE == 8
+#define PIECE_ZERO 128.0f
+#elif BAO_DTYPE == 11
+#define PIECE_ZERO 4.0f
+#elif BAO_DTYPE == 14
+#define PIECE_ZERO 32.0f
+#else
+#define PIECE_ZERO 0.0f
+#endif
+
+#if BAO_DTYPE == 3 || BAO_DTYPE == 7 || BAO_DTYPE == 10 || BAO_DTYPE == 12 || BAO_DTYPE == 13
+#define PIECE_BIAS 1
+#else
+#define PIECE_BIAS 0
+#endif
+#if BAO_DTYPE == 20 || BAO_DTYPE == 23 || BAO_DTYPE == 39 || BAO_DTYPE == 40
+#define PIECE_TABLE 1
+#else
+#define PIECE_TABLE 0
+#endif
+
+#if BAO_DTYPE == 0
+#define PIECE_CODES 16
+#elif defined(BAO_PLAIN)
+#define PIECE_CODES 8
+#elif BAO_DTYPE == 8 || BAO_DTYPE == 12 || BAO_DTYPE == 13 || BAO_DTYPE == 14
+#define PIECE_CODES 4
+#else
+#define PIECE_CODES 2
 #endif
 
 // Loops over what lies in registers.
 #define UNROLL _Pragma("clang loop unroll(full)")
 
-// First column of piece u's first octet: an octet's place among the OCTET_GAP columns, in groups of twice as many.
-inline int32_t piece_column(uint32_t u) {
-  const uint32_t octets = OCTET_GAP / 8;
-  return int32_t(u / octets * (2 * OCTET_GAP) + u % octets * 8);
+#define PIECE_COLUMNS (8 * OCTETS)
+
+// First column of octet o of piece u: pieces that share their bytes' neighbourhood take turns of 8 columns.
+inline int32_t octet_column(int32_t u, int o) {
+  const uint32_t turns = OCTET_GAP / 8;
+  return int32_t(uint32_t(u) / turns * (OCTETS * OCTET_GAP) + uint32_t(u) % turns * 8) + o * OCTET_GAP;
 }
 
-// Four bytes. Blocks of a multiple of 4 bytes are aligned as their rows are; all but MXFP4's of 17 bytes begin at even addresses.
-inline uint32_t word_at(device const uint8_t *p, bool aligned) {
-#if BAO_DTYPE == 39
+// A piece as it lies in the block; what a type has no use for is never set.
+struct Piece {
+  uint32_t codes[PIECE_CODES], high[2], scales[2], d;
+};
+
+// 8 bytes by one load, or two where blocks begin anywhere.
+inline void load_8(device const uint8_t *p, thread uint32_t *words) {
+#if PIECE_ALIGN >= 8
+  const uint2 both = *(device const uint2 *)p;
+  words[0] = both.x;
+  words[1] = both.y;
+#elif PIECE_ALIGN == 4
+  device const packed_uint2 &both = *(device const packed_uint2 *)p;
+  words[0] = both.x;
+  words[1] = both.y;
+#elif PIECE_ALIGN == 2
+  device const packed_ushort4 &four = *(device const packed_ushort4 *)p;
+  words[0] = uint32_t(four.x) | uint32_t(four.y) << 16;
+  words[1] = uint32_t(four.z) | uint32_t(four.w) << 16;
+#else
+  UNROLL for (int i = 0; i < 2; i++) {
+    device const packed_uchar4 &four = *(device const packed_uchar4 *)(p + 4 * i);
+    words[i] = uint32_t(four.x) | uint32_t(four.y) << 8 | uint32_t(four.z) << 16 | uint32_t(four.w) << 24;
+  }
+#endif
+}
+inline uint32_t load_4(device const uint8_t *p) {
+#if PIECE_ALIGN >= 4
+  return *(device const uint32_t *)p;
+#elif PIECE_ALIGN == 2
+  return uint32_t(*(device const uint16_t *)p) | uint32_t(*(device const uint16_t *)(p + 2)) << 16;
+#else
   return uint32_t(p[0]) | uint32_t(p[1]) << 8 | uint32_t(p[2]) << 16 | uint32_t(p[3]) << 24;
-#else
-#if BAO_DTYPE == 0 || BAO_DTYPE == 3 || BAO_DTYPE == 7 || BAO_DTYPE == 10 || BAO_DTYPE == 12 || BAO_DTYPE == 13 || BAO_DTYPE == 23 || BAO_DTYPE == 40
-  if (aligned) return *(device const uint32_t *)p;
-#endif
-  device const uint16_t *h = (device const uint16_t *)p;
-  return uint32_t(h[0]) | uint32_t(h[1]) << 16;
 #endif
 }
 
-inline float half_of(uint16_t bits) { return float(as_type<half>(bits)); }
-// Byte i of eight in two words.
-inline uint32_t byte_of(thread const uint32_t *words, int i) { return (words[i >> 2] >> (8 * (i & 3))) & 255u; }
+inline float half_of(uint32_t bits) { return float(as_type<half>(uint16_t(bits))); }
+inline uint32_t byte_of(uint32_t word, int i) { return word >> (8 * i) & 255u; }
 
-// Piece u of a row whose columns are a multiple of 16. aligned: rows begin at multiples of 4.
-inline void load_piece(device const uint8_t *row, uint32_t u, bool aligned, thread float *q, thread float *scale, thread float *bias) {
-  bias[0] = bias[1] = 0.0f;
+// Piece u of a row whose columns are a multiple of 16.
+inline void load_piece(device const uint8_t *row, int32_t u, thread Piece &p) {
 #ifdef BAO_PLAIN
-  scale[0] = scale[1] = 1.0f;
-#if BAO_DTYPE == 0
-  UNROLL for (int i = 0; i < 16; i++) q[i] = as_type<float>(word_at(row + (u * 16 + i) * 4, aligned));
-#else
-  UNROLL for (int i = 0; i < 8; i++) {
-    device const uint8_t *p = row + (u * 16 + i * 2) * 2;
-    const uint32_t both = aligned ? *(device const uint32_t *)p : word_at(p, false);
-#if BAO_DTYPE == 1
-    q[2 * i] = half_of(uint16_t(both));
-    q[2 * i + 1] = half_of(uint16_t(both >> 16));
-#else
-    q[2 * i] = as_type<float>(both << 16);
-    q[2 * i + 1] = as_type<float>(both & 0xFFFF0000u);
-#endif
-  }
-#endif
-#else
-  device const Format::Block *b = (device const Format::Block *)row + u * 16 / Format::elements;
-  const int32_t at = int32_t(u % (Format::elements / 16));  // this piece of the block's
-#if BAO_DTYPE == 8
-  scale[0] = scale[1] = half_of(b->d);
-  UNROLL for (int i = 0; i < 4; i++) {
-    const uint32_t codes = word_at((device const uint8_t *)b->qs + at * 16 + i * 4, aligned);
-    UNROLL for (int j = 0; j < 4; j++) q[4 * i + j] = float(int32_t(codes << (24 - 8 * j)) >> 24);
-  }
-#elif BAO_DTYPE == 10 || BAO_DTYPE == 11 || BAO_DTYPE == 14
-  // Of 128 columns (n): 8 bytes at `part` hold columns 32 k + part ..., k = m and m + 2.
-  const int32_t n = at >> 3, m = at >> 2 & 1, part = (at & 3) * 8, j = 8 * n + 2 * m + (at >> 1 & 1);
-  const float d = half_of(b->d);
-#if BAO_DTYPE == 14
-  device const uint8_t *ql = b->ql + 64 * n + 32 * m + part, *qh = b->qh + 32 * n + part;
-  const uint32_t low[2] = {word_at(ql, aligned), word_at(ql + 4, aligned)}, high[2] = {word_at(qh, aligned) >> (2 * m), word_at(qh + 4, aligned) >> (2 * m)};
-  scale[0] = d * float(b->scales[j]);
-  scale[1] = d * float(b->scales[j + 4]);
-  bias[0] = -32.0f * scale[0];
-  bias[1] = -32.0f * scale[1];
-  UNROLL for (int i = 0; i < 8; i++) {
-    const uint32_t l = byte_of(low, i), h = byte_of(high, i);
-    q[i] = float((l & 15u) | (h & 3u) << 4);
-    q[8 + i] = float(l >> 4 | (h & 48u));
+  UNROLL for (int i = 0; i < PIECE_CODES; i += 4) {
+    const uint4 words = *(device const uint4 *)(row + (u * PIECE_CODES + i) * 4);
+    UNROLL for (int j = 0; j < 4; j++) p.codes[i + j] = words[j];
   }
 #else
-  device const uint8_t *qs = b->qs + 32 * n + part;
-  const uint32_t codes[2] = {word_at(qs, aligned) >> (2 * m), word_at(qs + 4, aligned) >> (2 * m)};
-#if BAO_DTYPE == 10
-  const float minimum = half_of(b->dmin);
-  scale[0] = d * float(b->scales[j] & 15);
-  scale[1] = d * float(b->scales[j + 4] & 15);
-  bias[0] = -minimum * float(b->scales[j] >> 4);
-  bias[1] = -minimum * float(b->scales[j + 4] >> 4);
-  UNROLL for (int i = 0; i < 8; i++) {
-    const uint32_t c = byte_of(codes, i);
-    q[i] = float(c & 3u);
-    q[8 + i] = float(c >> 4 & 3u);
-  }
-#else
-  device const uint8_t *hmask = b->hmask + part;
-  const uint32_t high[2] = {word_at(hmask, aligned) >> (4 * n + m), word_at(hmask + 4, aligned) >> (4 * n + m)};
-  scale[0] = d * float(Format::scale(b, j));
-  scale[1] = d * float(Format::scale(b, j + 4));
-  bias[0] = -4.0f * scale[0];
-  bias[1] = -4.0f * scale[1];
-  UNROLL for (int i = 0; i < 8; i++) {
-    const uint32_t c = byte_of(codes, i), h = byte_of(high, i);
-    q[i] = float((c & 3u) | (h & 1u) << 2);
-    q[8 + i] = float((c >> 4 & 3u) | (h & 4u));
-  }
-#endif
-#endif
-#else
-  // Nibbles: the low ones of 8 bytes are one octet, the high ones the other.
+  const uint32_t a_block = Format::elements / PIECE_COLUMNS, at = uint32_t(u) % a_block;
+  device const Format::Block *b = (device const Format::Block *)row + uint32_t(u) / a_block;
+#if OCTETS == 4
+  const uint32_t n = at >> 2, part = (at & 3) * 8;  // of 128 columns: 8 bytes at `part` hold columns 32 o + part ...
 #if BAO_DTYPE == 12 || BAO_DTYPE == 13
-  const int32_t j = at >> 2 << 1, byte = 16 * j + (at & 3) * 8;
-  const float d = half_of(b->d), minimum = half_of(b->dmin);
-  scale[0] = d * float(k_scale(b->scales, j));
-  scale[1] = d * float(k_scale(b->scales, j + 1));
-  bias[0] = -minimum * float(k_min(b->scales, j));
-  bias[1] = -minimum * float(k_min(b->scales, j + 1));
+  // Sub-blocks 4 n ... 4 n + 3: a byte each of scales and minimums.
+  const uint4 head = *(device const uint4 *)b;
+  p.d = head.x;
+  p.scales[0] = n == 0 ? head.y & 0x3F3F3F3Fu : (head.w & 0x0F0F0F0Fu) | (head.y >> 2 & 0x30303030u);
+  p.scales[1] = n == 0 ? head.z & 0x3F3F3F3Fu : (head.w >> 4 & 0x0F0F0F0Fu) | (head.z >> 2 & 0x30303030u);
+  load_8(b->qs + 64 * n + part, p.codes);
+  load_8(b->qs + 64 * n + 32 + part, p.codes + 2);
+#if BAO_DTYPE == 13
+  load_8(b->qh + part, p.high);
+  UNROLL for (int i = 0; i < 2; i++) p.high[i] = p.high[i] >> (4 * n);
+#endif
 #else
-  const int32_t byte = at * 8;
-#if BAO_DTYPE == 23
-  scale[0] = half_of(b->d) * float(Format::scale(b, at >> 1));
-#elif BAO_DTYPE == 39
-  scale[0] = e8m0_halved(b->e);
+  // Sub-blocks of 16: byte 2 o + (part >> 4) of 8, moved to the even bytes.
+#if BAO_DTYPE == 14
+  p.d = b->d;
+  load_8((device const uint8_t *)b->scales + 8 * n, p.scales);
+  load_8(b->ql + 64 * n + part, p.codes);
+  load_8(b->ql + 64 * n + 32 + part, p.codes + 2);
+  load_8(b->qh + 32 * n + part, p.high);
+#elif BAO_DTYPE == 10
+  p.d = uint32_t(b->d) | uint32_t(b->dmin) << 16;
+  load_8(b->scales + 8 * n, p.scales);
+  load_8(b->qs + 32 * n + part, p.codes);
+#else
+  p.d = b->d;
+  load_8(b->scales, p.scales);
+  const uint32_t upper = load_4(b->scales + 8) >> (4 * n);
+  UNROLL for (int i = 0; i < 2; i++) p.scales[i] = (p.scales[i] >> (4 * n) & 0x0F0F0F0Fu) | (upper >> (2 * i) & 0x03030303u) << 4;
+  load_8(b->qs + 32 * n + part, p.codes);
+  load_8(b->hmask + part, p.high);
+  UNROLL for (int i = 0; i < 2; i++) p.high[i] = p.high[i] >> (4 * n);
+#endif
+  UNROLL for (int i = 0; i < 2; i++) p.scales[i] = p.scales[i] >> (part & 16 ? 8 : 0);
+#endif
+#elif BAO_DTYPE == 8
+  p.d = b->d;
+  load_8((device const uint8_t *)b->qs + at * 16, p.codes);
+  load_8((device const uint8_t *)b->qs + at * 16 + 8, p.codes + 2);
+#else
+  load_8(b->qs + at * 8, p.codes);
+#if BAO_DTYPE == 39
+  p.d = b->e;
 #elif BAO_DTYPE == 40
-  scale[0] = ue4m3_halved(b->d[at]);
-#else
-  scale[0] = half_of(b->d);
-#endif
-  scale[1] = scale[0];
-#if BAO_DTYPE == 2
-  bias[0] = bias[1] = -8.0f * scale[0];
-#elif BAO_DTYPE == 6
-  bias[0] = bias[1] = -16.0f * scale[0];
+  p.d = b->d[at];
 #elif BAO_DTYPE == 3 || BAO_DTYPE == 7
-  bias[0] = bias[1] = half_of(b->m);
-#endif
-#endif
-  const uint32_t codes[2] = {word_at(b->qs + byte, aligned), word_at(b->qs + byte + 4, aligned)};
-#if BAO_DTYPE == 6 || BAO_DTYPE == 7
-  const uint32_t fifth = word_at(b->qh, aligned) >> byte;
-#elif BAO_DTYPE == 13
-  device const uint8_t *qh = b->qh + (at & 3) * 8;
-  const uint32_t fifth[2] = {word_at(qh, aligned) >> j, word_at(qh + 4, aligned) >> j};
-#endif
-  UNROLL for (int i = 0; i < 8; i++) {
-    const uint32_t c = byte_of(codes, i);
-#if BAO_DTYPE == 20 || BAO_DTYPE == 23
-    q[i] = float(iq4_value(int(c & 15u)));
-    q[8 + i] = float(iq4_value(int(c >> 4)));
-#elif BAO_DTYPE == 39 || BAO_DTYPE == 40
-    q[i] = float(e2m1_doubled(int(c & 15u)));
-    q[8 + i] = float(e2m1_doubled(int(c >> 4)));
-#elif BAO_DTYPE == 6 || BAO_DTYPE == 7
-    q[i] = float((c & 15u) | (fifth >> i & 1u) << 4);
-    q[8 + i] = float(c >> 4 | (fifth >> (16 + i) & 1u) << 4);
-#elif BAO_DTYPE == 13
-    const uint32_t h = byte_of(fifth, i);
-    q[i] = float((c & 15u) | (h & 1u) << 4);
-    q[8 + i] = float(c >> 4 | (h & 2u) << 3);
+  p.d = *(device const uint32_t *)b;
 #else
-    q[i] = float(c & 15u);
-    q[8 + i] = float(c >> 4);
+  p.d = b->d;
+#endif
+#if BAO_DTYPE == 23
+  p.scales[0] = uint32_t(Format::scale(b, int(at >> 1)));
+#elif BAO_DTYPE == 6 || BAO_DTYPE == 7
+  p.high[0] = load_4(b->qh) >> (8 * at);
+#endif
+#endif
+#endif
+}
+
+// The values of 16 codes, for types that have them.
+inline float table_value(int code) {
+#if BAO_DTYPE == 20 || BAO_DTYPE == 23
+  return float(iq4_value(code));
+#else
+  return float(e2m1_doubled(code));
+#endif
+}
+#if PIECE_TABLE
+#define TABLE_PARAM , threadgroup const float *table
+#define TABLE_ARG , table
+#else
+#define TABLE_PARAM
+#define TABLE_ARG
+#endif
+
+// Four codes, a byte each. Without a table a code is made part of a half: 1024 + code, whose bits are 0x6400 + code, so that two codes cost one mask and one OR.
+inline void values_of(uint32_t word, thread float *q TABLE_PARAM) {
+#if PIECE_TABLE
+  UNROLL for (int i = 0; i < 4; i++) q[i] = table[byte_of(word, i)];
+#else
+  const half2 even = as_type<half2>((word & 0x00FF00FFu) | 0x64006400u), odd = as_type<half2>((word >> 8 & 0x00FF00FFu) | 0x64006400u);
+  q[0] = float(even.x) - (1024.0f + PIECE_ZERO);
+  q[1] = float(odd.x) - (1024.0f + PIECE_ZERO);
+  q[2] = float(even.y) - (1024.0f + PIECE_ZERO);
+  q[3] = float(odd.y) - (1024.0f + PIECE_ZERO);
+#endif
+}
+
+// Octet o of a piece.
+inline void octet_of(thread const Piece &p, int o, thread float *q, thread float &scale, thread float &bias TABLE_PARAM) {
+  bias = 0.0f;
+#ifdef BAO_PLAIN
+  scale = 1.0f;
+  UNROLL for (int i = 0; i < 8; i++) {
+#if BAO_DTYPE == 0
+    q[i] = as_type<float>(p.codes[8 * o + i]);
+#elif BAO_DTYPE == 1
+    q[i] = half_of(p.codes[4 * o + i / 2] >> (16 * (i & 1)));
+#else
+    q[i] = as_type<float>(i & 1 ? p.codes[4 * o + i / 2] & 0xFFFF0000u : p.codes[4 * o + i / 2] << 16);
 #endif
   }
+#else
+#if BAO_DTYPE == 12 || BAO_DTYPE == 13
+  scale = half_of(p.d) * float(byte_of(p.scales[0], o));
+  bias = -half_of(p.d >> 16) * float(byte_of(p.scales[1], o));
+#elif BAO_DTYPE == 10
+  const uint32_t both = byte_of(p.scales[o >> 1], 2 * (o & 1));
+  scale = half_of(p.d) * float(both & 15u);
+  bias = -half_of(p.d >> 16) * float(both >> 4);
+#elif BAO_DTYPE == 11
+  scale = half_of(p.d) * float(int32_t(byte_of(p.scales[o >> 1], 2 * (o & 1))) - 32);
+#elif BAO_DTYPE == 14
+  scale = half_of(p.d) * float(int32_t(p.scales[o >> 1] << (24 - 16 * (o & 1))) >> 24);
+#elif BAO_DTYPE == 23
+  scale = half_of(p.d) * float(int32_t(p.scales[0]));
+#elif BAO_DTYPE == 39
+  scale = e8m0_halved(uint8_t(p.d));
+#elif BAO_DTYPE == 40
+  scale = ue4m3_halved(uint8_t(p.d));
+#else
+  scale = half_of(p.d);
+#if PIECE_BIAS
+  bias = half_of(p.d >> 16);
 #endif
+#endif
+  UNROLL for (int i = 0; i < 2; i++) {
+#if BAO_DTYPE == 8
+    const uint32_t word = p.codes[2 * o + i] ^ 0x80808080u;
+#elif BAO_DTYPE == 10
+    const uint32_t word = p.codes[i] >> (2 * o) & 0x03030303u;
+#elif BAO_DTYPE == 11
+    const uint32_t word = (p.codes[i] >> (2 * o) & 0x03030303u) | (p.high[i] >> o & 0x01010101u) << 2;
+#elif BAO_DTYPE == 12
+    const uint32_t word = p.codes[2 * (o >> 1) + i] >> (4 * (o & 1)) & 0x0F0F0F0Fu;
+#elif BAO_DTYPE == 13
+    const uint32_t word = (p.codes[2 * (o >> 1) + i] >> (4 * (o & 1)) & 0x0F0F0F0Fu) | (p.high[i] >> o & 0x01010101u) << 4;
+#elif BAO_DTYPE == 14
+    const uint32_t word = (p.codes[2 * (o & 1) + i] >> (4 * (o >> 1)) & 0x0F0F0F0Fu) | (p.high[i] >> (2 * o) & 0x03030303u) << 4;
+#elif BAO_DTYPE == 6 || BAO_DTYPE == 7
+    // Four neighbouring bits to a byte each: the factor moves bit k to 8 k + 4, and whatever else it makes lies between.
+    const uint32_t word = (p.codes[i] >> (4 * o) & 0x0F0F0F0Fu) | ((p.high[0] >> (16 * o + 4 * i) & 15u) * 0x02040810u & 0x10101010u);
+#else
+    const uint32_t word = p.codes[i] >> (4 * o) & 0x0F0F0F0Fu;
+#endif
+    values_of(word, q + 4 * i TABLE_ARG);
+  }
 #endif
 }
 

@@ -155,33 +155,38 @@ id<MTLBuffer> MetalBackend::window(const uint8_t* source, int64_t bytes) {
 int32_t MetalBackend::weight_made(Weight& weight, const uint8_t* source, const char* f) {
   @autoreleasepool {
     WeightRef& ref = weight.ref;
-    if (!weight.vector.empty()) {
-      struct Values : BackendState {
-        MetalBackend* backend;
-        char* data;
-        int64_t bytes;
-        ~Values() override { backend->release(data, bytes, Place::device); }
-      };
-      int64_t bytes = int64_t(weight.vector.size()) * 4;
+    // Memory of the device's own: for vectors, and for weights that lie otherwise than kernels read them, as no file of a usual alignment has them.
+    struct Copies : BackendState {
+      MetalBackend* backend;
+      std::vector<std::pair<char*, int64_t>> made;
+      ~Copies() override { for (auto& [data, bytes] : made) backend->release(data, bytes, Place::device); }
+    };
+    auto copy = [&](const void* from, int64_t bytes) -> char* {
       char* data = allocate(bytes, Place::device);
-      if (!data) return fail(BAO_OUT_OF_MEMORY, 3, f, "%lld bytes for a weight asked for, %lld available", static_cast<long long>(bytes), static_cast<long long>(memory_available()));
-      std::memcpy(data, weight.vector.data(), size_t(bytes));
-      auto values = std::make_unique<Values>();
-      values->backend = this;
-      values->data = data;
-      values->bytes = bytes;
-      weight.state = std::move(values);
+      if (!data) return nullptr;
+      std::memcpy(data, from, size_t(bytes));
+      if (!weight.state) {
+        auto copies = std::make_unique<Copies>();
+        copies->backend = this;
+        weight.state = std::move(copies);
+      }
+      static_cast<Copies*>(weight.state.get())->made.push_back({data, bytes});
+      return data;
+    };
+    auto no_memory = [&](int64_t bytes) {
+      return fail(BAO_OUT_OF_MEMORY, 3, f, "%lld bytes for a weight asked for, %lld available", static_cast<long long>(bytes), static_cast<long long>(memory_available()));
+    };
+    if (!weight.vector.empty()) {
+      int64_t bytes = int64_t(weight.vector.size()) * 4;
+      char* data = copy(weight.vector.data(), bytes);
+      if (!data) return no_memory(bytes);
       weight.values = reinterpret_cast<const float*>(data);
       ref.data = reinterpret_cast<const uint8_t*>(data);
     }
     if (!source || weight.use == BAO_USE_VECTOR) return BAO_OK;
     ref.data = source;
-    // Kernels read halves (and single floats, when rows are looked up) where the file has them. MXFP4 blocks of 17 bytes are read by bytes.
-    int32_t alignment = ref.dtype == BAO_F32 ? 4 : ref.dtype == BAO_MXFP4 ? 1 : 2;
-    if (int32_t off = int32_t(reinterpret_cast<uintptr_t>(source) % uintptr_t(alignment))) {
-      return fail(BAO_UNSUPPORTED, 3, f, "the weight begins %d bytes beside a multiple of %d: the file's general.alignment is too small for this device", off, alignment);
-    }
     int64_t bytes = ref.expert_bytes * ref.experts;
+    if (reinterpret_cast<uintptr_t>(source) % 16 != 0) return (ref.data = reinterpret_cast<const uint8_t*>(copy(source, bytes))) ? BAO_OK : no_memory(bytes);
     if (window(source, bytes)) return BAO_OK;
     return fail(BAO_OUT_OF_MEMORY, 3, f, "a buffer over %lld bytes of the file is refused; the device allows %lld a buffer and has memory for %lld", static_cast<long long>(bytes),
                 static_cast<long long>(device_.maxBufferLength), static_cast<long long>(memory_available()));

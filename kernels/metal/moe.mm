@@ -4,7 +4,7 @@
 namespace bao {
 namespace {
 
-// From so many pairs on, an expert's rows are read for a tile of pairs instead of for each.
+// Up to so many pairs, or PRODUCT_FEW rows, each pair reads its expert's rows; beyond, a tile of pairs does.
 constexpr int32_t vector_pairs = 64;
 
 // Words of scratch for pairs of so many experts, and where they lie.
@@ -24,7 +24,7 @@ int64_t reserve_groups(Builder& b, const Tensor& ids, int32_t experts) { return 
 
 Groups encode_groups(const Tensor& ids, int32_t experts, int64_t scratch, const Run& run) {
   int64_t pairs = int64_t(run.bound(ids)) * ids.d2;
-  if (pairs <= vector_pairs) return Groups{};
+  if (pairs <= vector_pairs || run.bound(ids) <= PRODUCT_FEW) return Groups{};
   GroupLayout l = group_layout(pairs, experts);
   Groups g{reinterpret_cast<int32_t*>(run.scratch + scratch), l.words * 4, int32_t(l.most_tiles), int32_t(l.order_at)};
   for (const char* kernel : {"group_count", "group_place"}) {
@@ -46,21 +46,22 @@ void encode_sum(const MoeSumArgs& a, const Run& run) {
 }
 
 Product product_of(const Tensor& dst, const WeightRef& w, int32_t first, int32_t count, const Activations& x, const Tensor& ids, const Groups& groups) {
-  return Product{dst, x.of(w), w, first, count, x.bf16(w), ids, groups};
+  return Product{dst, x.of(w), w, first, count, x.form(w), ids, groups};
 }
 
 struct Moe { MoeMatmulArgs a; Rounding x; int64_t groups; };
 void encode_moe(const Moe& m, const Run& run) {
   if (run.bound(m.a.dst) <= 0) return;
-  Activations x(m.a.x, m.x, run);
-  encode_product(product_of(m.a.dst, m.a.w, 0, m.a.w.rows, x, m.a.ids, encode_groups(m.a.ids, m.a.w.experts, m.groups, run)), run);
+  Groups groups = encode_groups(m.a.ids, m.a.w.experts, m.groups, run);
+  Activations x(m.a.x, m.a.w.columns, m.x, groups.words, run);
+  encode_product(product_of(m.a.dst, m.a.w, 0, m.a.w.rows, x, m.a.ids, groups), run);
 }
 
 struct MoeGlu { MoeMatmulGluArgs a; Rounding x; int64_t groups, gate, up; };
 void encode_moe_glu(const MoeGlu& m, const Run& run) {
   if (run.bound(m.a.dst) <= 0) return;
-  Activations x(m.a.x, m.x, run);
   Groups groups = encode_groups(m.a.ids, m.a.gate.experts, m.groups, run);
+  Activations x(m.a.x, m.a.gate.columns, m.x, groups.words, run);
   int32_t n = m.a.dst.d2, k = m.a.ids.d2, up_first = m.a.up.present() ? 0 : n;
   const WeightRef& w = m.a.up.present() ? m.a.up : m.a.gate;
   if (encode_product_glu(product_of(m.a.dst, m.a.gate, 0, n, x, m.a.ids, groups), w, up_first, m.a.activation, run)) return;
@@ -73,8 +74,8 @@ void encode_moe_glu(const MoeGlu& m, const Run& run) {
 struct MoeMatmulSum { MoeMatmulSumArgs a; Rounding x; int64_t groups, parts; };
 void encode_matmul_sum(const MoeMatmulSum& m, const Run& run) {
   if (run.bound(m.a.dst) <= 0) return;
-  Activations x(m.a.x, m.x, run);
   Groups groups = encode_groups(m.a.ids, m.a.w.experts, m.groups, run);
+  Activations x(m.a.x, m.a.w.columns, m.x, groups.words, run);
   if (encode_product_sum(product_of(m.a.dst, m.a.w, 0, m.a.w.rows, x, m.a.ids, groups), m.a.weights, run)) return;
   Tensor parts = run.scratch_tensor(m.parts, m.a.dst, m.a.ids.d2, m.a.w.rows);
   encode_product(product_of(parts, m.a.w, 0, m.a.w.rows, x, m.a.ids, groups), run);

@@ -41,10 +41,10 @@ struct Rows {
   int32_t rows_of, d0, d1, d2;  // d0 = 0: absent
 };
 
-// A weight without its address. skip: bytes between the bound address, a multiple of 4, and the weight.
+// A weight without its address, which is a multiple of 16.
 struct WeightRows {
   int64_t row_bytes, expert_bytes;
-  int32_t skip, rows, columns, experts;
+  int32_t rows, columns, experts;
   int32_t factor_count;  // 0: none
 };
 
@@ -72,14 +72,16 @@ struct ElementParams { Rows dst, a, b; float factor; };
 struct GluParams { Rows dst, gate, up; int32_t activation; };
 struct EmbedParams { Rows dst; WeightRows w; float scale; };
 
-// matmul.metal: see Product in matmul.h. order_at: where the groups list their pairs, 0: none.
+// matmul.metal: see Product in matmul.h. `count` results of each row from column `to` on. order_at: where the groups list their pairs, 0: none.
 struct ProductParams {
   Rows dst, x, ids, weights;
   WeightRows w, up;
-  int32_t first, up_first, count, bf16, activation, order_at;
+  int32_t first, up_first, to, count, form, activation, order_at;
 };
-struct RoundParams { Rows dst, x; };
-enum { PRODUCT_TILE = 32 /* rows or pairs of a tile */, GROUP_TILES = 4 /* where the groups list their tiles */ };
+// What products read of x: f32, f32 to be rounded to bf16, or two columns a word, each row and slot padded to 8 columns with zeros.
+enum { X_F32 = 0, X_ROUNDED = 1, X_PACKED = 2 };
+struct RoundParams { Rows dst, x; int32_t columns; };
+enum { PRODUCT_FEW = 16 /* rows up to which each is summed by a mat-vec */, PRODUCT_TILE = 32 /* rows or pairs of a tile */, GROUP_TILES = 4 /* where the groups list their tiles */ };
 
 // One launch of rope.metal's table: columns from `first` on, whose inverse frequencies come with it.
 struct RopeTableParams { Rows dst; int32_t first; };

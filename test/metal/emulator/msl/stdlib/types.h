@@ -16,7 +16,12 @@ inline half operator""h(long double v) { return (half)v; }
   typedef T T##4 __attribute__((ext_vector_type(4)));
 EMU_EACH_SCALAR(EMU_VECTORS)
 #undef EMU_VECTORS
+// Aligned like their elements.
 struct packed_float3 { float x, y, z; };
+struct packed_float4 { float x, y, z, w; };
+struct packed_uint2 { uint x, y; };
+struct packed_ushort4 { ushort x, y, z, w; };
+struct packed_uchar4 { uchar x, y, z, w; };
 
 namespace metal {
 
