@@ -68,12 +68,12 @@ __global__ void __launch_bounds__(threads, 2) decode_wide_kernel(const StepRef* 
   __shared__ bool is_last;
   const AttentionArgs& a = args.a;
   let_next_start();
-  await_previous();
   const Grid grid(a);
   const int32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, from_dim = warp * dims;
   const int32_t rows = row_count(step, a, list), most = splits_for(args.most_splits, rows);
   const uint32_t ring = shared_address(memory) + warp * wide_stages * stage_bytes;
   const int64_t part_row = D + 4, split_stride = a.dst.d1 * part_row;
+  bool waited = false;  // for the launch before: not until the first pages are known, which the start of the step has left behind
 
   for (int32_t item = blockIdx.y; item < rows * most; item += gridDim.y) {
     const int32_t index = item / most, split = item - index * most, r = at_row(list, index), row = step->step_row(a.dst.rows_of, r), sequence = step->row_sequence[row];
@@ -90,6 +90,8 @@ __global__ void __launch_bounds__(threads, 2) decode_wide_kernel(const StepRef* 
     bool copy_v = false;
     auto page_at = [&](int32_t at) { return at < tile_end ? page_of(step, a.pool.table, sequence, at * tile) : -1; };
     int32_t page = page_at(tile_begin), next_page = page_at(tile_begin + 1);
+    if (!waited) await_previous();
+    waited = true;
 
     // ---- q: lane 4 g + t has values 8 t ... 8 t + 7 of each 32 of head g
     float q[dims / 32][8];
@@ -267,6 +269,7 @@ __global__ void __launch_bounds__(threads, 2) decode_wide_kernel(const StepRef* 
       *reinterpret_cast<float4*>(a.dst.f32(r) + int64_t(first_head + h) * D + d) = scaled;
     }
   }
+  if (!waited) await_previous();
 }
 
 }  // namespace

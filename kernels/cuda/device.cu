@@ -179,7 +179,7 @@ void CudaBackend::launch_stages(Stream& stream, int32_t rows, int32_t outputs, b
   int32_t count = 0, op = -1;
   for (const Stage& stage : stream.stages) {
     if (timed && stage.op != op) cudaEventRecord(memory->times[size_t(op = stage.op)], stream_);
-    if (checks && count++ % 8 == 7) launch_cancel_check(current, stream_);
+    if (checks && count++ % 8 == 7) launch_cancel_check(current, stream_), order.first = true;
     stage.run(stage.args.get(), run, 0);
     order.next();
   }

@@ -84,10 +84,13 @@ __global__ void __launch_bounds__(32 * head_warps, 4) head_wide_kernel(const Ste
 #pragma unroll
   for (int i = 0; i < 2 * J; i++) weight[i / J][i % J] = w ? __ldg(reinterpret_cast<const float4*>(w + i / J * half + i % J * 128) + lane) : make_float4(1, 1, 1, 1);
   let_next_start();
+  // Where the first row goes the start of the step has left behind.
+  const int32_t rows = count_of(step, a.q);
+  TokenPlace at{0, 0, -1};
+  if (!query && int32_t(blockIdx.y) < rows) at = place_of(step, a.q.rows_of, blockIdx.y, a.pool.table);
   await_previous();
   if (idle) return;
-  int32_t rows = 0;
-  for (int32_t r = blockIdx.y; r == int32_t(blockIdx.y) || r < rows; r += gridDim.y) {  // the first row is on its way before the count of rows is known: the operands have it
+  for (int32_t r = blockIdx.y; r < rows; r += gridDim.y) {
     alignas(16) float x[2][J][4], turn[2][J][4];
     float* source = from.f32(r) + int64_t(head) * n;
 #pragma unroll
@@ -96,10 +99,7 @@ __global__ void __launch_bounds__(32 * head_warps, 4) head_wide_kernel(const Ste
       *reinterpret_cast<float4*>(x[i / J][i % J]) = *reinterpret_cast<const float4*>(source + at);
       if (!value) *reinterpret_cast<float4*>(turn[i / J][i % J]) = *reinterpret_cast<const float4*>(a.table.f32(r) + at);
     }
-    if (r == int32_t(blockIdx.y)) rows = count_of(step, a.q);
-    if (r >= rows) return;
-    TokenPlace at{0, 0, -1};
-    if (!query) at = place_of(step, a.q.rows_of, r, a.pool.table);
+    if (!query && r != int32_t(blockIdx.y)) at = place_of(step, a.q.rows_of, r, a.pool.table);
     if (w || (value && a.norm_v)) {
       float sum = 0;
 #pragma unroll

@@ -1,25 +1,22 @@
 // The norms of norm.cu for 16-byte aligned rows of up to 5632 values, each read once and kept in registers, weights before the launch in front has
-// ended. A row is one block's, or where rows are few and long that of a cluster of eight. Never anything that the plain kernels do not give within
-// rounding; sums are made in units of 128 values, so both ways give the same bits.
+// ended. A row is one block's, of a thread for four values, or for eight where rows are many or long. Never anything that the plain kernels do not give
+// within rounding; sums are made in units of 128 values, so both ways give the same bits.
 #include "norm.h"
 
 namespace bao {
 namespace {
 
-constexpr int unit = 128, most_units = 44, cluster = 8, most_sums = 2;  // a warp holds a unit, four values a lane; or two of them
-constexpr int cluster_rows = 8, cluster_units = 12;                     // clusters are for at most so many rows, of at least so many units
+constexpr int unit = 128, most_units = 44, most_sums = 2;  // a warp holds a unit, four values a lane; or two of them
+constexpr int wide_rows = 8, wide_units = 32;             // four values a thread: up to so many rows, of up to so many units
 
 template <int G>
-constexpr int most_threads = 32 * (G == 1 ? (most_units + cluster - 1) / cluster : most_units / G);
+constexpr int most_threads = 32 * (G == 1 ? wide_units : most_units / 2);
 
 template <int G>
 struct alignas(16) Slice { float v[4 * G]; };
 
-template <int G>
-__device__ __forceinline__ int32_t block_rank() { return G == 1 ? int32_t(blockIdx.x) % cluster : 0; }
 // Where a thread's group j of four values begins.
-template <int G>
-__device__ __forceinline__ int32_t place(int j) { return 4 * int32_t((block_rank<G>() + j) * blockDim.x + threadIdx.x); }
+__device__ __forceinline__ int32_t place(int j) { return 4 * int32_t(j * blockDim.x + threadIdx.x); }
 
 template <int G>
 __device__ __forceinline__ Slice<G> filled(float value) {
@@ -35,7 +32,7 @@ __device__ __forceinline__ Slice<G> load(const float* from, int32_t n, float oth
   Slice<G> s = filled<G>(otherwise);
 #pragma unroll
   for (int j = 0; j < G; j++) {
-    if (int32_t i = place<G>(j); i < n) *reinterpret_cast<float4*>(s.v + 4 * j) = *reinterpret_cast<const float4*>(from + i);
+    if (int32_t i = place(j); i < n) *reinterpret_cast<float4*>(s.v + 4 * j) = *reinterpret_cast<const float4*>(from + i);
   }
   return s;
 }
@@ -47,7 +44,7 @@ template <int G>
 __device__ __forceinline__ void store(float* to, int32_t n, const Slice<G>& s) {
 #pragma unroll
   for (int j = 0; j < G; j++) {
-    if (int32_t i = place<G>(j); i < n) *reinterpret_cast<float4*>(to + i) = *reinterpret_cast<const float4*>(s.v + 4 * j);
+    if (int32_t i = place(j); i < n) *reinterpret_cast<float4*>(to + i) = *reinterpret_cast<const float4*>(s.v + 4 * j);
   }
 }
 
@@ -57,28 +54,6 @@ __device__ __forceinline__ Slice<G> made(F value) {
 #pragma unroll
   for (int i = 0; i < 4 * G; i++) s.v[i] = value(i);
   return s;
-}
-
-__device__ __forceinline__ void cluster_begins() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;");
-#endif
-}
-__device__ __forceinline__ void cluster_arrives() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void cluster_waits() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-// To the same place of another block of the cluster.
-__device__ __forceinline__ void store_at(float* place, int32_t block, float v) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nst.shared::cluster.f32 [there], %2;\n}" ::"r"(uint32_t(__cvta_generic_to_shared(place))), "r"(block), "f"(v) : "memory");
-#endif
 }
 
 __device__ __forceinline__ float factor(float sum, int32_t n, float eps) { return rsqrtf(sum / float(n) + eps); }
@@ -101,27 +76,17 @@ struct Sums {
     turn ^= 1;
 #pragma unroll
     for (int j = 0; j < G; j++) {
-      const int32_t at = place<G>(j) / unit;
+      const int32_t at = place(j) / unit;
       float part[K];
 #pragma unroll
       for (int k = 0; k < K; k++) part[k] = warp_sum(value(k, 4 * j + 3, value(k, 4 * j + 2, value(k, 4 * j + 1, value(k, 4 * j, 0.0f)))));
       if (at >= units) continue;
 #pragma unroll
       for (int k = 0; k < K; k++) {
-        if constexpr (G == 1) {
-          if (lane < cluster) store_at(&mine[k][at], lane, part[k]);
-        } else if (lane == 0) {
-          mine[k][at] = part[k];
-        }
+        if (lane == 0) mine[k][at] = part[k];
       }
     }
-    if constexpr (G == 1) {
-      __syncwarp();
-      cluster_arrives();
-      cluster_waits();
-    } else {
-      __syncthreads();
-    }
+    __syncthreads();
     Several<K> sum;
 #pragma unroll
     for (int k = 0; k < K; k++) sum.v[k] = (lane < units ? mine[k][lane] : 0.0f) + (lane + 32 < units ? mine[k][lane + 32] : 0.0f);
@@ -138,16 +103,12 @@ struct Sums {
 template <int G, class Fetch, class Body>
 __device__ __forceinline__ void each_head(const StepRef* step, const Tensor& t, Fetch fetch, Body body) {
   __shared__ float shared[2][most_sums][64];
-  __syncwarp();
-  if constexpr (G == 1) cluster_begins();
   let_next_start();
   await_previous();
-  const int64_t o = int64_t(G == 1 ? blockIdx.x / cluster : blockIdx.x) * t.d2;
+  const int64_t o = int64_t(blockIdx.x) * t.d2;
   auto row = fetch(int32_t(blockIdx.y), o);
   const int32_t rows = count_of(step, t);
   Sums<G> sums{shared, t.d2};
-  __syncwarp();
-  if constexpr (G == 1) cluster_waits();  // all its blocks have begun: their shared memory is there
   for (int32_t r = blockIdx.y; r < rows; r += gridDim.y) {
     if (r != int32_t(blockIdx.y)) row = fetch(r, o);
     body(row, r, o, sums);
@@ -241,27 +202,13 @@ __global__ void __launch_bounds__(most_threads<G>) ple_combine_kernel(const Step
 bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 bool aligned(const Tensor& t) { return !t.present() || (aligned(t.data) && t.stride % 16 == 0); }
 
-// Launches a kernel when all operands fit it: `whole`, a block a row, or `shared`, a cluster a row.
+// Launches a kernel when all operands fit it: with four values a thread, or eight.
 template <class Args, class... Operands>
-bool launch_for(void (*whole)(const StepRef*, Args), void (*shared)(const StepRef*, Args), const Args& a, const Tensor& leader, const Run& run, const Operands&... operands) {
+bool launch_for(void (*eight)(const StepRef*, Args), void (*four)(const StepRef*, Args), const Args& a, const Tensor& leader, const Run& run, const Operands&... operands) {
   const int32_t n = leader.d2, rows = run.bound(leader), units = int32_t(blocks_of(n, unit));
   if (n % 4 != 0 || units > most_units || !(aligned(operands) && ...)) return false;
-  if (!run.overlap || rows > cluster_rows || units < cluster_units) {  // overlap says sm_90 or later, where clusters are too
-    launch(run, whole, dim3(unsigned(leader.d1), grid_rows(rows)), blocks_of(units, 2) * 32, 0, run.step, a);
-    return true;
-  }
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(leader.d1) * cluster, grid_rows(rows));
-  config.blockDim = blocks_of(units, cluster) * 32;
-  config.stream = run.stream;
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = cluster, attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  cudaLaunchKernelEx(&config, shared, run.step, Args(a));
+  const bool wide = rows <= wide_rows && units <= wide_units;
+  launch(run, wide ? four : eight, dim3(unsigned(leader.d1), grid_rows(rows)), wide ? units * 32 : blocks_of(units, 2) * 32, 0, run.step, a);
   return true;
 }
 

@@ -127,8 +127,8 @@ __device__ __forceinline__ void route(const StepRef* step, const RouterArgs& a, 
     for (int i = 0; i < router_pieces; i++) {
       const int32_t c = 4 * (i * router_threads + tid);
       if (c >= columns) v[i] = make_float4(0, 0, 0, 0);
-      else if (aligned) v[i] = *reinterpret_cast<const float4*>(x + c);
-      else v[i] = make_float4(x[c], x[c + 1], x[c + 2], x[c + 3]);
+      else if (aligned) v[i] = __ldcg(reinterpret_cast<const float4*>(x + c));  // not through the first-level cache, which is fresh after a wait only
+      else v[i] = make_float4(__ldcg(x + c), __ldcg(x + c + 1), __ldcg(x + c + 2), __ldcg(x + c + 3));
     }
     if (r == 0) rows = count_of(step, a.ids);
     if (rows <= 0) return;

@@ -42,6 +42,7 @@ struct LaunchOrder {
   Launched now, open[most];
   int32_t count = 0;
   bool unknown = true;  // others may still run, too
+  bool first = true;    // nothing was launched by launch() since the step's data were written
   void next() {
     if (now.known && now.late) count = 0, unknown = false;
     if (!now.known || count == most) unknown = true;
@@ -95,8 +96,9 @@ inline unsigned blocks_of(int64_t n, int64_t per) { return unsigned((n + per - 1
 
 #if defined(__CUDACC__)
 
-// Launches a kernel that begins with await_previous() in every thread, before anything else but prefetches of weights. On sm_90 and later it may start
-// while the launch before it still runs (programmatic dependent launch). A kernel launched with <<<>>> is a full barrier on both sides.
+// Launches a kernel that begins with await_previous() in every thread, before anything else but reads of weights and of what the start of the step
+// left: rows, positions, page tables. On sm_90 and later it may start while the launch before it still runs (programmatic dependent launch). A kernel
+// launched with <<<>>> is a full barrier on both sides, and so is the first launch after one that writes the step's data.
 template <class... P, class... A>
 void launch(const Run& run, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, A&&... args) {
   cudaLaunchConfig_t config{};
@@ -108,7 +110,8 @@ void launch(const Run& run, void (*kernel)(P...), dim3 grid, dim3 block, size_t 
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
-  config.numAttrs = run.overlap ? 1 : 0;
+  config.numAttrs = run.overlap && !run.order->first ? 1 : 0;
+  run.order->first = false;
   cudaLaunchKernelEx(&config, kernel, P(static_cast<A&&>(args))...);
 }
 
@@ -127,9 +130,10 @@ __device__ __forceinline__ void let_next_start() {
 #endif
 }
 
+// Both counts are read whichever it is: a load under a condition would be waited for before those that follow it.
 __device__ __forceinline__ int32_t count_of(const StepRef* step, const Tensor& t) {
-  int32_t rows = step->rows;
-  return t.rows_of == BAO_ROWS_FIXED ? (rows < 0 ? 0 : t.d0) : t.rows_of == BAO_ROWS_STEP ? rows : step->outputs;
+  int32_t rows = step->rows, outputs = step->outputs;
+  return t.rows_of == BAO_ROWS_FIXED ? (rows < 0 ? 0 : t.d0) : t.rows_of == BAO_ROWS_STEP ? rows : outputs;
 }
 
 // Whether row r of the step lies among at most short_run rows of one sequence.

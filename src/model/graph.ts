@@ -162,8 +162,8 @@ function recordMoe(ops: Recorder, config: ModelConfig, w: LayerWeights, moe: Non
   const ids = rows.view("ids", 1, used, "i32"), gates = rows.view("gates", 1, used), eh = rows.view("eh", used, ffn);
   ops.normAddNorms(x, [n, r, u], x, m, w.postAttentionNorm!, [w.ffnNorm, moe.routerScale, moe.expertNorm], 1 / Math.sqrt(d), eps, 1);
   // Ops of the two branches in turns: neighbours that do not depend on each other run side by side on a GPU.
-  ops.router(ids, gates, r, moe.router, true);
   ops.matmulGlu(h, n, w.gate, w.up, config.activation);
+  ops.router(ids, gates, r, moe.router, true);
   ops.moeMatmulGlu(eh, u, moe.experts.gate, moe.experts.up, ids, config.activation);
   ops.matmul(m, h, w.down);
   ops.moeMatmulSum(e, eh, moe.experts.down, ids, gates);
