@@ -12,6 +12,10 @@ const BOUND = TEST_BACKEND === "cuda" ? 5e-3 : 8e-2, INT8 = 8e-2;
 const ROWS = [2, 3, 8, 9, 16, 17, 25, 32] as const, MOST = 33;
 const TYPES = DTYPES.filter((dtype) => dtype !== BAO.F32 && dtype !== BAO.F16 && dtype !== BAO.BF16);
 
+// More rows than a wave of blocks has on a GPU take the plain reference of a CPU minutes, and show nothing there.
+const SHAPES = (block: number): readonly (readonly [rows: number, columns: number, gapBytes: number])[] =>
+  [[300, Math.max(block, 32), 0], [17, block * Math.ceil(600 / block), 4], ...(TEST_BACKEND === "cuda" ? [[4400, 2048, 16] as const] : [])];
+
 /** In fast precision as the exact reference, and the same bits again. */
 function close(scenario: Scenario, bound: number, label: string): void {
   const step = { maxRows: MOST, maxOutputs: MOST }, found = play(subject({ precision: "fast" }), scenario, step);
@@ -29,7 +33,7 @@ describe("few rows", () => {
   for (const dtype of TYPES) {
     test(dtypeName(dtype), () => {
       const block = blockOf(dtype);
-      for (const [rows, columns, gapBytes] of [[300, Math.max(block, 32), 0], [17, block * Math.ceil(600 / block), 4], [4400, 2048, 16]] as const) {
+      for (const [rows, columns, gapBytes] of SHAPES(block)) {
         const spec: WeightSpec = { dtype, rows, columns }, x = activations(new Random(columns), MOST, columns), sizes = outputSizes(x, spec);
         close((rig) => {
           const w = rig.weight(spec), vx = rig.input(x, 1, columns, { gapBytes }), dst = rig.view(MOST + 1, 1, rows, { gapBytes }), out: Outputs = {};
