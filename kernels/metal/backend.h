@@ -120,7 +120,7 @@ class MetalBackend final : public Backend {
   // What launches are made of (encode.h).
   id<MTLCommandBuffer> command_buffer() { return [queue_ commandBuffer]; }
   void commit(id<MTLCommandBuffer> commands, std::shared_ptr<Completion> completion);
-  void committed_all(Completion& completion, const std::string& error);  // no more command buffers come
+  void committed_all(Completion& completion, int32_t status, const std::string& error);  // no more command buffers come
 
   Library library;
   Memory memory;

@@ -68,9 +68,9 @@ void MetalBackend::commit(id<MTLCommandBuffer> commands, std::shared_ptr<Complet
   [commands commit];
 }
 
-void MetalBackend::committed_all(Completion& completion, const std::string& error) {
+void MetalBackend::committed_all(Completion& completion, int32_t status, const std::string& error) {
   std::lock_guard<std::mutex> hold(lock_);
-  if (!error.empty()) completion.failed(BAO_INTERNAL, error);
+  if (status != BAO_OK) completion.failed(status, error);
   completion.left--;
   completed_.notify_all();
 }

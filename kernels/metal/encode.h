@@ -25,8 +25,9 @@ class Pass {
   void next();  // commits what there is; the next launch opens another command buffer
   void end();   // and no more come
   bool failed() const { return !error_.empty(); }
-  void fail(const std::string& text) { if (error_.empty()) error_ = text; }
+  void fail(const std::string& text, int32_t status = BAO_INTERNAL) { if (error_.empty()) error_ = text, status_ = status; }
   const std::string& error() const { return error_; }
+  int32_t status() const { return status_; }
   // A launch longer than this is to be cut (Run::cut): command buffers end after a launch, so that two halves fill one.
   double most_of_a_launch() const { return most_ / 2; }
 
@@ -47,9 +48,11 @@ class Pass {
   id<MTLComputeCommandEncoder> encoder_ = nil;  // nil: none is open
   double most_, spent_ = 0;
   int32_t early_, launches_ = 0, opened_ = 0;
+  bool opening_ = false;
   std::vector<Fixed> fixed_;
   std::vector<Span> always_, read_, written_;
   std::string error_;
+  int32_t status_ = BAO_OK;
 };
 
 // A kernel about to be dispatched. Nothing happens once something has failed: the pass tells.

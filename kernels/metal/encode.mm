@@ -13,6 +13,7 @@ void Pass::bind_bytes(int index, const void* data, size_t size) { fixed_.push_ba
 void Pass::open() {
   commands_ = backend_.command_buffer();
   encoder_ = [commands_ computeCommandEncoderWithDispatchType:MTLDispatchTypeConcurrent];
+  if (!encoder_) return fail("Metal gives no command buffer", BAO_DEVICE);
   read_.clear();
   written_.clear();
   spent_ = 0;
@@ -24,7 +25,10 @@ void Pass::open() {
     Bound bound = backend_.memory.find(f.address, f.bytes);
     [encoder_ setBuffer:bound.buffer offset:NSUInteger(bound.offset) atIndex:NSUInteger(f.index)];
   }
-  if (opened_++ > 0 && reopened) reopened();
+  if (opened_++ == 0 || !reopened) return;
+  opening_ = true;
+  reopened();
+  opening_ = false;
 }
 
 void Pass::next() {
@@ -38,12 +42,14 @@ void Pass::next() {
 
 void Pass::end() {
   next();
-  backend_.committed_all(*completion_, error_);
+  backend_.committed_all(*completion_, status_, error_);
 }
 
 void Pass::spend(double nanoseconds) {
   spent_ += nanoseconds;
-  if (++launches_ == early_ || spent_ >= most_ / 2) next();
+  launches_++;
+  // A launch waits for this one to be open.
+  if (!opening_ && ((opened_ == 1 && launches_ == early_) || spent_ >= most_ / 2)) next();
 }
 
 Launch::Launch(Pass& pass, const char* module, const char* kernel, int32_t dtype) : pass_(pass), pipeline_(nil) {
@@ -54,6 +60,7 @@ Launch::Launch(Pass& pass, const char* module, const char* kernel, int32_t dtype
     return;
   }
   if (!pass.encoder_) pass.open();
+  if (pass.failed()) return;
   [pass.encoder_ setComputePipelineState:pipeline_];
 }
 

@@ -25,7 +25,7 @@ void norm(const Run& run, const char* kernel, int written, std::initializer_list
     else launch.in(i, o.weight, int64_t(leader.d2) * 4);
     i++;
   }
-  launch.params(p).groups(leader.d1, rows, 1, group_for(leader.d2));
+  launch.params(p).cost(double(rows) * double(leader.columns()) * 4 * double(operands.size()), 0).groups(leader.d1, rows, 1, group_for(leader.d2));
 }
 
 void encode_rms_norm(const RmsNormArgs& a, const Run& run) { norm(run, "rms_norm", 1, {of(a.dst), of(a.x), of(a.w)}, a.eps, a.scale, 1.0f); }

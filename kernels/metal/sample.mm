@@ -11,17 +11,21 @@ SAME(SAMPLER_BIAS_COUNT) SAME(SAMPLER_WORDS) SAME(SAMPLE_MASK) SAME(SAMPLE_HOLD)
 SAME(RESULT_LOGPROB) SAME(RESULT_TOP_COUNT) SAME(RESULT_TOP_IDS) SAME(RESULT_TOP_LOGPROBS) SAME(RESULT_LOG_SUM) SAME(RESULT_WORDS)
 #undef SAME
 
+// Bytes that so many passes over the rows of logits read, about: what a launch costs.
+double passes(const Tensor& logits, const Run& run, double count) { return count * run.bound(logits) * double(logits.columns()) * 4; }
+
 // The slot that holds RESULT.
 char* host_slot(const Run& run) { return run.step->host + run.slot * run.step->slot_bytes; }
 
 void encode_process(const LogitsArgs& a, const Run& run) {
-  run.launch("sample", "logits_process").out(0, a.logits).in(1, a.mask).params(LogitsParams{rows_of(a.logits), rows_of(a.mask)}).groups(1, run.bound(a.logits), 1, 256);
+  run.launch("sample", "logits_process").out(0, a.logits).in(1, a.mask).params(LogitsParams{rows_of(a.logits), rows_of(a.mask)})
+      .cost(passes(a.logits, run, 3), 0).groups(1, run.bound(a.logits), 1, 256);
 }
 
 void encode_logprobs(const SampleArgs& a, const Run& run) {
   Launch launch = run.launch("sample", "logprobs");
   launch.in(0, a.logits).out(AT_HOST, host_slot(run), run.step->slot_bytes).params(LogitsParams{rows_of(a.logits), Rows{}})
-      .groups(1, run.bound(a.logits), 1, launch.threads_for(a.logits.columns(), 1024));
+      .cost(passes(a.logits, run, 8), 0).groups(1, run.bound(a.logits), 1, launch.threads_for(a.logits.columns(), 1024));
 }
 
 constexpr int64_t chunk = 4096, most_candidates = 128;  // as in sample.metal
@@ -38,7 +42,8 @@ void encode_sample(const Draw& d, const Run& run) {
   if (rows <= 0) return;
   char *bests = chunks ? run.scratch + d.bests : nullptr, *candidates = chunks ? run.scratch + d.candidates : nullptr;
   const DrawParams p{rows_of(a.logits), int32_t(chunks)};
-  if (chunks > 0) run.launch("sample", "candidates").in(0, a.logits).out(1, bests, bests_bytes).out(2, candidates, candidates_bytes).params(p).groups(chunks, rows, 1, 256);
+  if (chunks > 0) run.launch("sample", "candidates").in(0, a.logits).out(1, bests, bests_bytes).out(2, candidates, candidates_bytes).params(p)
+      .cost(passes(a.logits, run, 4), 0).groups(chunks, rows, 1, 256);
   Launch launch = run.launch("sample", "draw");
   launch.in(0, a.logits).in(1, bests, bests_bytes).in(2, candidates, candidates_bytes).out(AT_HOST, host_slot(run), run.step->slot_bytes).params(p)
       .groups(1, rows, 1, launch.threads_for(a.logits.columns(), 1024));

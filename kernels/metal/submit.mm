@@ -253,9 +253,10 @@ int32_t MetalBackend::page_copy(Pool& pool, int32_t destination, int32_t source,
     Pass pass(*this, completion, commit_nanoseconds_, 0);
     encode_page_copy(pass, pool.ref, destination, source, tokens);
     pass.end();
-    std::lock_guard<std::mutex> hold(lock_);
-    copies_.push_back(completion);
-    return pass.failed() ? fail(BAO_INTERNAL, 0, f, "%s", pass.error().c_str()) : BAO_OK;
+    std::unique_lock<std::mutex> hold(lock_);
+    if (!pass.failed()) return copies_.push_back(completion), BAO_OK;
+    completed_.wait(hold, [&] { return completion->done(); });  // nobody else knows of it
+    return fail(pass.status(), 0, f, "%s", pass.error().c_str());
   }
 }
 

@@ -45,6 +45,11 @@ describe.skipIf(!EMULATED)("a step", () => {
     expect(decode).toMatchObject({ alone: 2, two: 3 });
     expect(prefill.alone).toBeWithin(5, 9);
     expect([decode.result, prefill.result]).toEqual(whole);
+    // Wherever the ends fall, the early one among them, no launch is lost.
+    for (const ms of ["0.004", "0.01", "0.02", "0.03", "0.07", "0.13"]) {
+      setC("BAO_METAL_COMMIT_MS", ms);
+      expect({ ms, result: run(64).result }).toEqual({ ms, result: whole[1]! });
+    }
   });
 });
 
