@@ -8,7 +8,7 @@ export const VARIABLES = {
   BAO_TRACE: { type: "flag", description: "1 = count and time FFI calls, submits and waits, and print time per op at the end" },
   BAO_API_KEY: { type: "text", description: "Key that requests to bao serve must carry" },
   BAO_METAL_EMULATOR: { type: "flag", description: "1 = tests on Linux: metal is an emulated GPU (make metal-emulated)" },
-  BAO_METAL_COMMIT_MS: { type: "text", description: "Metal: estimated milliseconds of GPU work in a command buffer of a prompt (default: 50); read by the kernel library" },
+  BAO_METAL_COMMIT_MS: { type: "text", description: "Metal: milliseconds of estimated work in a command buffer (default: 50)" },
   HF_TOKEN: { type: "text", description: "Token for private and gated models on the hub" },
   HF_HUB_CACHE: { type: "path", description: "Folder of models fetched by name (default: hub/ under HF_HOME, or under ~/.cache/huggingface)" },
   HF_HOME: { type: "path", description: "Folder of all Hugging Face tools" },
