@@ -37,6 +37,12 @@ inline void put(threadgroup T *stage, thread const KvPiece<EACH> &piece, int32_t
   }
 }
 
+// Each row of a block times its own factor, with which `scale` is filled: what lies where is the same in both, wherever that may be.
+inline void scale_rows(thread Sums &block, thread Sums &scale) {
+  block.thread_elements()[0] *= scale.thread_elements()[0];
+  block.thread_elements()[1] *= scale.thread_elements()[1];
+}
+
 template <class T>
 kernel void attention_tile(device float *dst_ [[buffer(0)]], device const float *q_ [[buffer(1)]], device const uint8_t *layer [[buffer(2)]],
                            constant RowRange *ranges [[buffer(4)]], constant AttentionParams &p [[buffer(24)]], STEP_PARAMS,
@@ -145,14 +151,11 @@ kernel void attention_tile(device float *dst_ [[buffer(0)]], device const float 
     for (int32_t i = part; i < 8; i += S::LANES) keep[pair * 8 + i] = kept;
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    // ---- outputs: each simdgroup its quarter of the head. What rows are scaled by lies as they lie, wherever that may be.
+    // ---- outputs: each simdgroup its quarter of the head
     UNROLL for (int b = 0; b < S::BLOCKS; b++) {
       Sums scale;
       simdgroup_load(scale, keep + b * 64, 8);
-      UNROLL for (int i = 0; i < S::WIDTH / 8; i++) {
-        out[b][i].thread_elements()[0] *= scale.thread_elements()[0];
-        out[b][i].thread_elements()[1] *= scale.thread_elements()[1];
-      }
+      UNROLL for (int i = 0; i < S::WIDTH / 8; i++) scale_rows(out[b][i], scale);
     }
     constexpr int SLICES = S::WIDTH / S::VALUE_DIMS, OF_TOKEN = S::VALUE_DIMS / S::EACH;  // slices of the quarter; lanes of a token
     const int32_t token = lane / OF_TOKEN, d = lane % OF_TOKEN * S::EACH;
@@ -191,8 +194,7 @@ kernel void attention_tile(device float *dst_ [[buffer(0)]], device const float 
     Sums scale;
     simdgroup_load(scale, keep + b * 64, 8);
     UNROLL for (int i = 0; i < S::WIDTH / 8; i++) {
-      out[b][i].thread_elements()[0] *= scale.thread_elements()[0];
-      out[b][i].thread_elements()[1] *= scale.thread_elements()[1];
+      scale_rows(out[b][i], scale);
       simdgroup_store(out[b][i], rows + i * 8, S::WIDTH);
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);

@@ -56,7 +56,7 @@ function assumptions(stated: number | undefined): void {
 
 function tests(): void {
   title("the same results as the CPU");
-  const ops = ["plain", "operands", "contract", "step", "fused", "determinism", "matmul", "moe", "many", "attention", "sampling", "garbage"].map((name) => [`test/kernels/${name}.test.ts`]);
+  const ops = ["plain", "operands", "contract", "step", "fused", "determinism", "matmul", "moe", "few", "many", "attention", "sampling", "garbage"].map((name) => [`test/kernels/${name}.test.ts`]);
   const whole = [...ops, ["test/model/reference.test.ts"], ["test/model/stories.test.ts"], ["test/engine/scheduler.test.ts"], ["./test/metal/proof/models.proof.ts"]];
   const few = [["test/kernels/operands.test.ts"], ["test/kernels/contract.test.ts"], ["test/kernels/matmul.test.ts", "-t", " Q4_K "], ["test/kernels/attention.test.ts", "-t", "f16: head sizes"], ["./test/metal/proof/models.proof.ts", "-t", "demo model, exact"]];
   for (const [file, ...more] of brief ? few : whole) {

@@ -27,7 +27,7 @@ const OPS: readonly Suite[] = [
   part("many", "k", " (Q[234]_K)$"), part("many", "k2", " (Q[56]_K|F16)$"), part("many", "legacy", " (Q4_0|Q4_1|Q5_0)$"), part("many", "legacy2", " (Q5_1|Q8_0|BF16)$"),
   part("many", "other", " (IQ4_NL|IQ4_XS|MXFP4|NVFP4)$"), part("many", "rest", "a group and|NaN and|router:|512 rows"), part("many", "units", "more units"),
   part("attention", "pages", " (f32|f16|q8_0): "), part("attention", "fast", "in fast precision: "), part("attention", "rest", "^(?!.*( (f32|f16|q8_0): |in fast precision: ))"),
-  op("determinism"), op("plain"), op("fused"), op("step"), op("matmul"), op("moe"), op("sampling"), op("contract"), op("operands"), op("garbage"),
+  op("determinism"), op("plain"), op("fused"), op("step"), op("matmul"), op("moe"), op("few"), op("sampling"), op("contract"), op("operands"), op("garbage"),
 ];
 const HOST: readonly Suite[] = ["commits", "failures", "memory"].map((name) => ({ name: `host/${name}`, file: `test/metal/host-${name}.test.ts` }));
 const GENERATE: Suite = { name: "models/generate", file: "./test/metal/proof/models.proof.ts" };

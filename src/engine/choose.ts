@@ -13,7 +13,6 @@ export interface DeviceChoice {
 /** Chooses the backend. Throws ResourceError when an explicitly named one is not built (`kernels_missing`) or has no device (`no_device`). */
 export function chooseDevice(wanted: "auto" | BackendName): DeviceChoice {
   if (wanted !== "auto") {
-    if (wanted === "metal" && process.platform !== "darwin" && !findLibrary("metal")) throw new ResourceError("no_device", "Metal needs macOS on Apple Silicon", "Use --device cpu or --device auto.");
     requireDevice(wanted);
     return { backend: wanted, why: "asked for", warnings: [] };
   }

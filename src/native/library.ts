@@ -45,13 +45,13 @@ export function findLibrary(backend: BackendName): string | undefined {
   return kernelFolders().map((f) => join(f, `lib${backend}_kernels.${SUFFIX}`)).find(existsSync) ?? embeddedLibraries.get(backend);
 }
 
-/** Opens a backend's kernel library (once per thread). Throws ResourceError `kernels_missing` or `kernels_mismatch`. */
+/** Opens a backend's kernel library (once per thread). Throws ResourceError `no_device`, `kernels_missing` or `kernels_mismatch`. */
 export function openLibrary(backend: BackendName): KernelLibrary {
   const known = opened.get(backend);
   if (known) return known;
   const path = findLibrary(backend);
   if (!path) {
-    if (backend === "metal" && process.platform !== "darwin") throw new ResourceError("kernels_missing", "Metal needs macOS on Apple Silicon", "Use another device: cpu, or cuda where an NVIDIA GPU is.");
+    if (backend === "metal" && process.platform !== "darwin") throw new ResourceError("no_device", "Metal needs macOS on Apple Silicon", "Use --device cpu or --device auto.");
     throw new ResourceError("kernels_missing", `lib${backend}_kernels.${SUFFIX} was not found in ${kernelFolders().join(", ")}`,
       `Run \`make ${backend}\` in the bao-llm folder, or point BAO_KERNELS at a folder that holds it.`);
   }
