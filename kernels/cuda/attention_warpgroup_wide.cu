@@ -19,7 +19,7 @@ struct Small {
   float highest[2][pairs], keep[2][pairs];                       // of a page's turn: the maximum so far, and what it makes of sums before
   int32_t sequence[cluster * pairs], position[cluster * pairs];  // of the cluster's rows
   WideRing ring;
-  uint64_t weighed[2], used[2];                                  // probabilities of a page's turn are there; the other warpgroup has used them
+  uint64_t weighed[2], used[2];                                  // probabilities of a page's turn are there; the other warpgroup has used them: by all threads of one
 };
 #endif
 constexpr int small_bytes = 4 * pairs * (1 + groups + 4 + 2 * cluster) + 8 * (2 * stages + 4), shared_bytes = q_bytes + 2 * p_bytes + stages * stage_bytes + small_bytes;
@@ -80,8 +80,7 @@ __device__ __forceinline__ void attend(const AttentionArgs& a, Small& small, cha
   auto other_ended = [&](int32_t j) {
     mma::warpgroup_wait<0>();
     settle_all(out);
-    __syncwarp();
-    if (lane == 0) arrive(small.used + (j & 1));
+    arrive(small.used + (j & 1));
     release_v(j);
   };
   // Scores of page j, of which the last are under way when it returns. What was under way before has ended when `ended` is called.
@@ -126,8 +125,7 @@ __device__ __forceinline__ void attend(const AttentionArgs& a, Small& small, cha
     }
     if (t == 0) small.highest[j & 1][pair0] = high.x, small.highest[j & 1][pair1] = high.y, small.keep[j & 1][pair0] = keep.x, small.keep[j & 1][pair1] = keep.y;
     mma::copies_seen();
-    __syncwarp();
-    if (lane == 0) arrive(small.weighed + (j & 1));
+    arrive(small.weighed + (j & 1));
     return keep;
   };
 
@@ -206,7 +204,7 @@ warpgroup_wide_kernel(const StepRef* step, AttentionArgs a, const __grid_constan
   if (work.count <= 0 || !work.note(step, a, rows, small.sequence, small.position)) return;  // both blocks
   if (threadIdx.x == 0) {
     small.ring.make(cluster * consumers / 32);
-    for (int i = 0; i < 2; i++) make_barrier(small.weighed + i, 4), make_barrier(small.used + i, 4);
+    for (int i = 0; i < 2; i++) make_barrier(small.weighed + i, 128), make_barrier(small.used + i, 128);
     barriers_made();
   }
   __syncthreads();

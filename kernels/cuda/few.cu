@@ -58,7 +58,7 @@ int64_t reserve_few(Builder& b, const Tensor& x) {
 }
 
 bool launch_few(FewArgs& a, int64_t scratch, const Run& run) {
-  int32_t rows = run.bound(a.member[0].dst), slots = a.ids.present() ? a.ids.d2 : 1;
+  int32_t rows = run.bound(a.member[0].dst);
   if (rows <= 0) return true;
   const int64_t limit = most_shared();
   if (rows > few_rows) return false;
@@ -67,21 +67,18 @@ bool launch_few(FewArgs& a, int64_t scratch, const Run& run) {
   if (a.halves && launch_few_rows(a, limit, run)) return true;
 
   // How many rows of x a block holds: as many as fit beside the rings.
-  int32_t n = a.ids.present() || rows <= 8 ? 1 : 2;
+  int32_t n = rows <= 8 ? 1 : 2;
   int64_t ring = int64_t(few_warps) * few_stages * a.stage_bytes, row_bytes = int64_t(a.cells) * (cell_columns + 8 * int64_t(sizeof(GroupOfX)));
   auto partial = [&](int32_t columns) { return int64_t(few_warps) * 2 * columns * tile_rows * 4; };
   if (n == 2 && ring + 16 * row_bytes + partial(16) > limit) n = 1;
   a.x_rows = 8 * n;
-  if (n == 1 && ring + 8 * row_bytes + partial(8) > limit) {
-    if (a.ids.present()) return false;
-    a.x_rows = 4;
-  }
+  if (n == 1 && ring + 8 * row_bytes + partial(8) > limit) a.x_rows = 4;
   int64_t shared = ring + a.x_rows * row_bytes + partial(8 * n);
   if (shared > limit) return false;
 
   // Warps share an item where there are few items, so that all multiprocessors have about 12 at work, each with at least a cell.
   int32_t units = a.cells * (a.kind == FewKind::glu ? 2 : 1);
-  int32_t copies = a.ids.present() ? rows * slots : (rows + a.x_rows - 1) / a.x_rows;
+  int32_t copies = (rows + a.x_rows - 1) / a.x_rows;
   int64_t wanted = int64_t(run.multiprocessors) * 12;
   a.split = 1;
   while (a.split < few_warps && int64_t(a.items) * copies * a.split < wanted && units >= 2 * a.split) a.split *= 2;

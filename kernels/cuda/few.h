@@ -30,7 +30,7 @@ struct FewArgs {
   FewMember member[3];
   Tensor x;                 // (rows, 1 or k, columns)
   Tensor ids, weights;      // (rows, 1, k) of expert products; weights of sums
-  const int8_t* q;          // rounded by a launch before: [row][slot][columns], and groups likewise; null: the kernel rounds x
+  const int8_t* q;          // rounded by a launch before: [row][columns], and groups likewise; null: the kernel rounds x
   const GroupOfX* groups;
   int32_t columns, steps, cells;
   int32_t items;            // tiles of all members (each once for every slot, or pair: the grid's y)
@@ -52,7 +52,7 @@ int64_t reserve_few(Builder& b, const Tensor& x);  // scratch for rounded rows
 // False, and nothing launched: too many rows, or too long ones for shared memory.
 bool launch_few(FewArgs& a, int64_t scratch, const Run& run);
 
-// few_1.cu: one row. few_8.cu, few_16.cu: up to 8 and 16 rows, or pairs of one expert.
+// few_1.cu: one row, or pairs one by one. few_8.cu, few_16.cu: up to 8 and 16 rows.
 bool launch_few_1(FewArgs& a, int64_t limit, const Run& run);
 // few_pairs.cu: pairs of several rows, an expert read once for up to four of its pairs. few_shares: whether that pays, and is possible.
 bool few_shares(int32_t rows, const Tensor& ids, int32_t experts);

@@ -1,4 +1,4 @@
-// Decode products for up to 16 rows, or pairs of one expert: all quantised types.
+// Decode products for up to 16 rows: all quantised types.
 #include "few_kernel.cuh"
 
 namespace bao {

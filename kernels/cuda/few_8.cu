@@ -1,4 +1,4 @@
-// Decode products for up to 8 rows, or pairs of one expert: all quantised types.
+// Decode products for up to 8 rows: all quantised types.
 #include "few_kernel.cuh"
 
 namespace bao {

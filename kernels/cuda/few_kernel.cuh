@@ -31,10 +31,9 @@ struct Warp {
   int32_t lane, first, end, stride, cell_bytes, last_bytes;
   uint8_t* ring;
   uint64_t* barrier;  // [stages]
-  int32_t expert;
 };
 
-__device__ __forceinline__ const uint8_t* part_at(const FewArgs& a, const Warp& w, int32_t item, int32_t part) {
+__device__ __forceinline__ const uint8_t* part_at(const FewArgs& a, int32_t item, int32_t part) {
   int32_t m = 0;
   if (a.kind == FewKind::plain) {
     while (m + 1 < a.members && item >= a.member[m + 1].start) m++;
@@ -43,13 +42,13 @@ __device__ __forceinline__ const uint8_t* part_at(const FewArgs& a, const Warp& 
   }
   const FewMember& member = a.member[m];
   int32_t tile = member.first_tile + item - (a.kind == FewKind::plain ? member.start : 0);
-  return member.w.data + int64_t(w.expert) * member.w.expert_bytes + int64_t(tile) * (member.w.row_bytes * tile_rows);
+  return member.w.data + int64_t(tile) * (member.w.row_bytes * tile_rows);
 }
 
 __device__ __forceinline__ Place place_at(const FewArgs& a, const Warp& w, int32_t item) {
   Place p{nullptr, item, w.first, w.first / a.cells, w.first % a.cells};
   if (item >= a.items) return p;
-  p.at = part_at(a, w, item, p.part);
+  p.at = part_at(a, item, p.part);
   p.at += p.cell * w.cell_bytes;
   return p;
 }
@@ -60,7 +59,7 @@ __device__ __forceinline__ void advance(const FewArgs& a, const Warp& w, Place& 
     p = place_at(a, w, p.item + w.stride);
   } else if (p.cell == a.cells) {
     p.cell = 0, p.part++;
-    p.at = part_at(a, w, p.item, p.part);
+    p.at = part_at(a, p.item, p.part);
   } else {
     p.at += w.cell_bytes;
   }
@@ -88,15 +87,15 @@ __device__ __forceinline__ void drain(const FewArgs& a, const Warp& w, int32_t f
 
 // ---- activations
 
-// Copies rows that were rounded before; row_at(n) is the n-th one's place, negative: zeros.
-template <int N, class RowAt>
-__device__ __forceinline__ void copy_rows(const FewArgs& a, const Shared<N>& s, RowAt row_at) {
+// Copies `count` rows from `first` on that were rounded before; zeros after them.
+template <int N>
+__device__ __forceinline__ void copy_rows(const FewArgs& a, const Shared<N>& s, int32_t first, int32_t count) {
   int32_t groups = a.cells * 8, whole = a.columns / 32;
   for (int32_t i = threadIdx.x; i < groups * a.x_rows; i += few_warps * 32) {
-    int32_t group = i / a.x_rows;
-    int64_t row = row_at(i % a.x_rows);
+    int32_t group = i / a.x_rows, n = i % a.x_rows;
     uint4 low{}, high{}, numbers{};
-    if (row >= 0 && group < whole) {
+    if (n < count && group < whole) {
+      int64_t row = first + n;
       const uint4* q = reinterpret_cast<const uint4*>(a.q + row * a.columns + group * 32);
       low = q[0], high = q[1], numbers = *reinterpret_cast<const uint4*>(a.groups + row * whole + group);
     }
@@ -163,15 +162,10 @@ __device__ __forceinline__ void multiply_rows(const uint8_t* cell, int32_t steps
 
 // ---- results
 
-// What a block writes to: columns are rows of x, or pairs of one expert.
+// The rows that a block writes: columns are `count` rows of x from `first` on.
 struct Outputs {
-  int32_t count, slots, first;
-  const int32_t* pair;  // null: rows from `first` on
-  float factor[2];      // of gate and up, or of the one weight
-  __device__ __forceinline__ float* row(const Tensor& dst, int32_t outputs, int32_t column) const {
-    if (!pair) return dst.f32(first + column);
-    return dst.f32(pair[column] / slots) + int64_t(pair[column] % slots) * outputs;
-  }
+  int32_t count, first;
+  float factor[2];  // of gate and up
 };
 
 // The value of one output, from the sums of its parts.
@@ -184,9 +178,9 @@ __device__ __forceinline__ void store(const FewArgs& a, const Outputs& out, int3
   int32_t j = (item - (a.kind == FewKind::plain ? member.start : 0)) * tile_rows + r;
   if (j >= member.outputs || column >= out.count) return;
   float v = value;
-  if (a.kind == FewKind::plain) v *= a.ids.present() ? out.factor[0] : member.w.factor(0);
+  if (a.kind == FewKind::plain) v *= member.w.factor(0);
   if (a.kind == FewKind::glu) v = activate(value * out.factor[0], a.activation) * (up * out.factor[1]);
-  out.row(member.dst, member.outputs, column)[j] = v;
+  member.dst.f32(out.first + column)[j] = v;
 }
 
 // Everything a warp has to do once the activations are in shared memory.
@@ -233,10 +227,8 @@ template <int N>
 __global__ void __launch_bounds__(few_warps * 32, N == 1 ? 2 : 1) few_kernel(const StepRef* step, FewArgs a) {
   extern __shared__ uint4 dynamic[];
   __shared__ uint64_t barrier[few_warps * few_stages];
-  __shared__ int32_t pair[8 * N], found[2];
   Shared<N> s(dynamic, a);
   int32_t warp = threadIdx.x >> 5, tid = threadIdx.x, first_item = blockIdx.x * (few_warps / a.split) + warp / a.split;
-  bool routed = a.ids.present();
 
   Warp w;
   w.lane = tid & 31;
@@ -250,7 +242,6 @@ __global__ void __launch_bounds__(few_warps * 32, N == 1 ? 2 : 1) few_kernel(con
   w.cell_bytes = a.member[m].cell_bytes, w.last_bytes = a.member[m].last_bytes;
   w.ring = s.ring + warp * (few_stages * a.stage_bytes);
   w.barrier = barrier + warp * few_stages;
-  w.expert = 0;
   if (w.lane == 0) {
     for (int32_t i = 0; i < few_stages; i++) barrier_make(w.barrier + i);
     barriers_made();
@@ -258,81 +249,25 @@ __global__ void __launch_bounds__(few_warps * 32, N == 1 ? 2 : 1) few_kernel(con
   __syncwarp();
   if (w.first == w.end) first_item = a.items;  // more warps than units
 
-  // Weights of a known place are on their way before the launch before this one has ended.
-  Place next;
-  auto begin = [&] {
-    next = place_at(a, w, first_item);
-    for (int32_t i = 0; i < few_stages; i++) {
-      fetch(a, w, next, i);
-      if (next.item < a.items) advance(a, w, next);
-    }
-  };
-  if (!routed) begin();
+  // Weights are on their way before the launch before this one has ended.
+  Place next = place_at(a, w, first_item);
+  for (int32_t i = 0; i < few_stages; i++) {
+    fetch(a, w, next, i);
+    if (next.item < a.items) advance(a, w, next);
+  }
   await_previous();
   let_next_start();
-  int32_t rows = count_of(step, a.member[0].dst);
-  if (rows <= 0) {
-    if (!routed) drain(a, w, first_item);
-    return;
-  }
 
-  // Rows of x, when it is not routed, are cut over the grid's y.
-  Outputs out{min(a.x_rows, rows - int32_t(blockIdx.y) * a.x_rows), 1, int32_t(blockIdx.y) * a.x_rows, nullptr, {1.0f, 1.0f}};
-  if (!routed && out.count <= 0) {
+  // Rows of x are cut over the grid's y.
+  int32_t first = int32_t(blockIdx.y) * a.x_rows;
+  Outputs out{min(a.x_rows, count_of(step, a.member[0].dst) - first), first, {1.0f, 1.0f}};
+  if (out.count <= 0) {
     drain(a, w, first_item);
     return;
   }
-  if (routed) {
-    int32_t k = a.ids.d2, most = a.member[0].w.experts, mine = blockIdx.y;
-    auto id_of = [&](int32_t p) {
-      int32_t id = a.ids.i32(p / k)[p % k];
-      return id >= 0 && id < most ? id : -1;
-    };
-    if (mine >= rows * k) return;
-    int32_t id = id_of(mine);
-    // The pairs of this expert, in order. This block takes 8 N of them if its own is the first, or the 8 N-th after the first, and so on.
-    if (warp == 0) {
-      int32_t before = 0, count = 0;
-      for (int32_t base = 0; base < rows * k; base += 32) {
-        int32_t p = base + w.lane;
-        bool same = id >= 0 && p < rows * k && id_of(p) == id;
-        uint32_t all = __ballot_sync(0xffffffffu, same);
-        int32_t rank = before + __popc(all & ((1u << w.lane) - 1));
-        if (base <= mine && mine < base + 32) found[0] = before + __popc(all & ((1u << (mine & 31)) - 1));
-        __syncwarp();
-        if (same && p >= mine && rank - found[0] < 8 * N) pair[rank - found[0]] = p, count = rank - found[0] + 1;
-        before += __popc(all);
-      }
-#pragma unroll
-      for (int o = 16; o; o >>= 1) count = max(count, __shfl_xor_sync(0xffffffffu, count, o));
-      if (w.lane == 0) found[1] = id < 0 ? 1 : count;
-      if (id < 0 && w.lane == 0) found[0] = 0, pair[0] = mine;
-    }
-    __syncthreads();
-    out.pair = pair, out.slots = k, out.count = found[1];
-    if (found[0] % (8 * N) != 0) return;
-    if (id < 0) {  // no such expert: zeros
-      int32_t tiles = few_warps / a.split, passes = a.split == 1 ? (a.items + int32_t(gridDim.x) * tiles - 1) / (int32_t(gridDim.x) * tiles) : 1;
-      for (int32_t pass = 0; pass < passes; pass++) {
-        for (int32_t i = tid; i < tiles * tile_rows; i += few_warps * 32) {
-          int32_t item = (pass * int32_t(gridDim.x) + blockIdx.x) * tiles + i / tile_rows, j = item * tile_rows + i % tile_rows;
-          if (item < a.items && j < a.member[0].outputs) out.row(a.member[0].dst, a.member[0].outputs, 0)[j] = 0.0f;
-        }
-      }
-      return;
-    }
-    out.factor[0] = a.member[0].w.factor(id);
-    if (a.kind == FewKind::glu) out.factor[1] = a.member[1].w.factor(id);
-    w.expert = id;
-    begin();
-  } else if (a.kind == FewKind::glu) {
-    out.factor[0] = a.member[0].w.factor(0), out.factor[1] = a.member[1].w.factor(0);
-  }
+  if (a.kind == FewKind::glu) out.factor[0] = a.member[0].w.factor(0), out.factor[1] = a.member[1].w.factor(0);
 
-  copy_rows<N>(a, s, [&](int32_t n) -> int64_t {
-    if (n >= out.count) return -1;
-    return !routed ? out.first + n : a.x.d1 == 1 ? pair[n] / a.ids.d2 : pair[n];
-  });
+  copy_rows<N>(a, s, first, out.count);
   __syncthreads();
 
 #define BAO_CASE(name) case BAO_##name: consume<BAO_##name, N>(a, w, s, out, next); break

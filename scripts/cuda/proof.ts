@@ -73,8 +73,8 @@ if (part === "one") {
   const mean = (of: readonly number[], n = of.length): number => of.reduce((sum, v) => sum + v, 0) / n;
   const compare = (what: string, a: Rows, b: Rows): void => {
     const kl = a.logits.map((l, i) => divergence(l, b.logits[i]!)).toSorted((x, y) => x - y), more = b.surprise.map((v, i) => v - a.surprise[i]!), by = mean(more);
-    const error = Math.sqrt(mean(more.map((v) => (v - by) ** 2)) / more.length);
-    console.log(`${what}: mean KL ${mean(kl).toExponential(2)}, of which the largest 2 % make ${mean(kl.slice(Math.floor(kl.length * 0.98)), kl.length).toExponential(2)}, median ` +
+    const deviation = (values: readonly number[]): number => { const middle = mean(values); return Math.sqrt(mean(values.map((v) => (v - middle) ** 2)) / values.length); }, error = deviation(more);
+    console.log(`${what}, ${kl.length} tokens: mean KL ${mean(kl).toExponential(2)} +- ${deviation(kl).toExponential(1)}, of which the largest 2 % make ${mean(kl.slice(Math.floor(kl.length * 0.98)), kl.length).toExponential(2)}, median ` +
       `${kl[kl.length >> 1]!.toExponential(1)}; perplexity ${(Math.expm1(by) * 100).toFixed(3)} +- ${(error * 100).toFixed(3)} %`);
   };
   // Two that add in different orders drift apart at any rounding: a value on the edge of two steps goes either way, a near tie of the router sends a token to

@@ -3,7 +3,7 @@
 import { describe, expect, test } from "bun:test";
 import { BAO } from "../../src/native/symbols.ts";
 import { Stream, type Device, type KvPool, type KvType, type Precision, type View } from "../../src/native/objects.ts";
-import { allowTime, batchInvariant, expectClose, FULL, isas, KV_TYPES, ON_CPU, oracle, type Outputs, play, Random, type Rig, type RowSpec, subject } from "./harness.ts";
+import { allowTime, batchInvariant, expectClose, FULL, isas, KV_TYPES, ON_CPU, oracle, type Outputs, play, playNow, Random, type Rig, type RowSpec, subject } from "./harness.ts";
 
 allowTime();
 
@@ -363,7 +363,7 @@ describe("what a page holds", () => {
   const one = (type: KvType, values: Float32Array, device: Device): Uint8Array => {
     const page = new Uint8Array(new ArrayBuffer(1 << 20));
     let bytes = 0;
-    play(device, (rig) => {
+    playNow(device, (rig) => {
       const pool = rig.pool({ kvHeads: 2, headDim: 32, type, pages: 2 }), k = rig.input(values, 2, 32), v = rig.input(values.map((x) => -x), 2, 32);
       rig.run({ rows: [{ sequence: 6, position: 63, id: 0 }], outputs: [], pages: [[0, 6, 0, 1]] }, (r) => r.kvAppend(pool, 0, k, v));
       bytes = pool.pageBytes;

@@ -9,6 +9,7 @@ allowTime();
 
 // Relative to |x| |w| / sqrt(columns). f16 activations and weights on CUDA: 2^-11 each; int8 activations elsewhere, and of experts.
 const BOUND = TEST_BACKEND === "cuda" ? 5e-3 : 8e-2, INT8 = 8e-2;
+const EXPERTS = 40;
 const ROWS = [2, 3, 8, 9, 16, 17, 25, 32] as const, MOST = 33;
 const TYPES = DTYPES.filter((dtype) => dtype !== BAO.F32 && dtype !== BAO.F16 && dtype !== BAO.BF16);
 
@@ -71,15 +72,15 @@ describe("few rows", () => {
     }
   });
 
-  test("experts of which pairs share one, some or all", () => {
-    const experts = 40, k = 4, outputs = 200;
-    for (const [name, idOf] of [["all", () => 3], ["few", (i: number) => i % 7], ["spread", (i: number) => (i * 17) % experts], ["bad", (i: number) => (i % 5 === 0 ? -1 : i % 11 === 0 ? experts : i % 3)]] as const) {
+  for (const [name, idOf] of [["all", () => 3], ["few", (i: number) => i % 7], ["spread", (i: number) => (i * 17) % EXPERTS], ["bad", (i: number) => (i % 5 === 0 ? -1 : i % 11 === 0 ? EXPERTS : i % 3)]] as const) {
+    test(`experts that pairs share: ${name}`, () => {
+      const k = 4, outputs = 200;
       for (const dtype of [BAO.Q4_K, BAO.Q5_0, BAO.Q8_0, BAO.Q6_K] as const) {
-        const columns = blockOf(dtype) === 256 ? 1024 : 704, ids = Int32Array.from({ length: MOST * k }, (_, i) => idOf(i)), spec = { dtype, columns, experts };
+        const columns = blockOf(dtype) === 256 ? 1024 : 704, ids = Int32Array.from({ length: MOST * k }, (_, i) => idOf(i)), spec = { dtype, columns, experts: EXPERTS };
         const body = (op: "glu" | "matmul" | "sum"): Scenario => (rig: Rig) => {
           const slots = op === "glu" ? 1 : k, x = rig.input(activations(new Random(columns), MOST * slots, columns), slots, columns, { gapBytes: 4 }), vi = rig.input(ids, 1, k);
           const w = rig.weight({ ...spec, rows: op === "glu" ? 2 * 192 : outputs }), weights = rig.input(new Random(6).f32(MOST * k), 1, k), out: Outputs = {};
-          rig.device.k.weightScale(w.handle, rig.vector(Float32Array.from({ length: experts }, (_, e) => 1 - e / 20)).handle);
+          rig.device.k.weightScale(w.handle, rig.vector(Float32Array.from({ length: EXPERTS }, (_, e) => 1 - e / 20)).handle);
           const dst = op === "sum" ? rig.view(MOST, 1, outputs) : rig.view(MOST, k, op === "glu" ? 192 : outputs, { gapBytes: 8 });
           rig.stream.record(() => {
             if (op === "glu") rig.r.moeMatmulGlu(dst, x, w, undefined, vi, "gelu");
@@ -94,6 +95,6 @@ describe("few rows", () => {
         };
         for (const op of ["glu", "matmul", "sum"] as const) close(body(op), INT8, `${name} ${dtypeName(dtype)} ${op}`);
       }
-    }
-  });
+    });
+  }
 });

@@ -3,7 +3,7 @@
 import { describe, expect, test } from "bun:test";
 import { BAO } from "../../src/native/symbols.ts";
 import { Stream, type Device } from "../../src/native/objects.ts";
-import { allowTime, fill, isas, oracle, play, Random, type RowSpec, type SamplerSpec, subject } from "./harness.ts";
+import { allowTime, fill, isas, oracle, play, playNow, Random, type RowSpec, type SamplerSpec, subject } from "./harness.ts";
 import { drawn, massOf, NEUTRAL, philox, processed, type Sampler } from "./sampling_definition.ts";
 import { weightValues } from "./weights.ts";
 
@@ -23,7 +23,7 @@ interface Result { id: number; finite: boolean; logprob: number; topIds: number[
 /** Runs process, logprobs and sample on rows of one step, each of its own sequence. */
 function sampled(device: Device, rows: readonly Row[], withMask = rows.some((r) => r.mask)): Result[] {
   const vocabulary = rows[0]!.logits.length, results: Result[] = [];
-  play(device, (rig) => {
+  playNow(device, (rig) => {
     const flat = new Float32Array(rows.length * vocabulary), words = Math.ceil(vocabulary / 32), masks = new Int32Array(rows.length * words).fill(-1);
     rows.forEach((row, i) => { flat.set(row.logits, i * vocabulary); if (row.mask) masks.set(row.mask, i * words); });
     const logits = rig.input(flat, 1, vocabulary, { rowsOf: "output", gapBytes: 4 }), mask = withMask ? rig.input(masks, 1, words, { rowsOf: "output" }) : undefined;
