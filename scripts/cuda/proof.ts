@@ -49,43 +49,54 @@ if (part === "one") {
   console.log(all.size === 1 && !all.has("") ? "bits: the same every time" : `bits: DIFFERENT (${all.size})`);
   process.exitCode = all.size === 1 ? 0 : 1;
 } else {
-  interface Rows { logits: Float32Array[]; surprise: number[] }
+  // Log-probabilities of every token of the text's windows, and minus that of the token that came.
+  interface Rows { logs: Float32Array[]; surprise: number[] }
+  const logsOf = (logits: Float32Array): Float32Array => {
+    let most = -Infinity, total = 0;
+    for (const v of logits) if (v > most) most = v;
+    for (const v of logits) total += Math.exp(v - most);
+    const by = most + Math.log(total);
+    return logits.map((v) => v - by);
+  };
   const rows = async (device: DeviceOptions, chunk = 64): Promise<Rows> => {
     using model = await LocalModel.load(path!, everyRow(path!, { device, chunk, context: 1024 }));
-    const ids = model.tokenizer.encode(readFileSync(text!, "utf8")), out: Rows = { logits: [], surprise: [] };
+    const ids = model.tokenizer.encode(readFileSync(text!, "utf8")), out: Rows = { logs: [], surprise: [] };
     for (let w = 0; w < Number(values.windows ?? 4) && ids.length > w * 1023 + 1; w++) {
       const window = [model.tokenizer.bosId!, ...ids.slice(w * 1023, (w + 1) * 1023)];
       for await (const p of promptRows(model, window)) {
         const all = p.logits(), width = all.length / p.rows;
         for (let r = 0; r < p.rows; r++) {
-          out.logits.push(all.slice(r * width, (r + 1) * width));
-          if (p.at + r + 1 < window.length) out.surprise.push(surprise(out.logits.at(-1)!, window[p.at + r + 1]!));
+          const logits = all.subarray(r * width, (r + 1) * width);
+          out.logs.push(logsOf(logits));
+          if (p.at + r + 1 < window.length) out.surprise.push(surprise(logits, window[p.at + r + 1]!));
         }
       }
     }
     return out;
   };
   const divergence = (a: Float32Array, b: Float32Array): number => {
-    const log = (l: Float32Array): number => { const max = l.reduce((m, v) => Math.max(m, v), -Infinity); return max + Math.log(l.reduce((n, v) => n + Math.exp(v - max), 0)); };
-    const za = log(a), zb = log(b);
-    return a.reduce((n, v, i) => n + Math.exp(v - za) * (v - za - (b[i]! - zb)), 0);
+    let sum = 0;
+    for (let i = 0; i < a.length; i++) sum += Math.exp(a[i]!) * (a[i]! - b[i]!);
+    return sum;
   };
   const mean = (of: readonly number[], n = of.length): number => of.reduce((sum, v) => sum + v, 0) / n;
+  // Of a mean: how far it would be another time.
+  const deviation = (of: readonly number[]): number => { const middle = mean(of); return Math.sqrt(mean(of.map((v) => (v - middle) ** 2)) / of.length); };
   const compare = (what: string, a: Rows, b: Rows): void => {
-    const kl = a.logits.map((l, i) => divergence(l, b.logits[i]!)).toSorted((x, y) => x - y), more = b.surprise.map((v, i) => v - a.surprise[i]!), by = mean(more);
-    const deviation = (values: readonly number[]): number => { const middle = mean(values); return Math.sqrt(mean(values.map((v) => (v - middle) ** 2)) / values.length); }, error = deviation(more);
+    const kl = a.logs.map((l, i) => divergence(l, b.logs[i]!)).toSorted((x, y) => x - y), more = b.surprise.map((v, i) => v - a.surprise[i]!);
     console.log(`${what}, ${kl.length} tokens: mean KL ${mean(kl).toExponential(2)} +- ${deviation(kl).toExponential(1)}, of which the largest 2 % make ${mean(kl.slice(Math.floor(kl.length * 0.98)), kl.length).toExponential(2)}, median ` +
-      `${kl[kl.length >> 1]!.toExponential(1)}; perplexity ${(Math.expm1(by) * 100).toFixed(3)} +- ${(error * 100).toFixed(3)} %`);
+      `${kl[kl.length >> 1]!.toExponential(1)}; perplexity ${(Math.expm1(mean(more)) * 100).toFixed(3)} +- ${(deviation(more) * 100).toFixed(3)} %`);
   };
   // Two that add in different orders drift apart at any rounding: a value on the edge of two steps goes either way, a near tie of the router sends a token to
   // another expert. How far, the CPU's own implementations show. What a device chooses is bf16 for many rows, and several roundings for few.
-  const cpu = values.backend === "cpu", int8 = await rows({ backend: "cpu", precision: "fast-int8" }), bf16 = await rows({ backend: "cpu", precision: "fast-bf16", reference: true });
+  const cpu = values.backend === "cpu", int8 = await rows({ backend: "cpu", precision: "fast-int8" });
   if (cpu) {
-    compare("int8: plain reference beside the fast kernels", int8, await rows({ backend: "cpu", precision: "fast-int8", reference: true }));
     compare("int8: the fast kernels of the oldest processors beside these", int8, await rows({ backend: "cpu", precision: "fast-int8", isa: "base" }));
-    compare("bf16 beside int8", int8, bf16);
+    compare("int8: plain reference beside the fast kernels", int8, await rows({ backend: "cpu", precision: "fast-int8", reference: true }));
+    compare("bf16 beside int8", int8, await rows({ backend: "cpu", precision: "fast-bf16", reference: true }));
   } else {
     for (const [precision, chunk] of [["fast-int8", 16], ["fast-int8", 64]] as const) compare(`int8: CUDA ${precision}, steps of ${chunk} rows`, int8, await rows({ backend: "cuda", precision }, chunk));
+    const bf16 = await rows({ backend: "cpu", precision: "fast-bf16", reference: true });
     for (const [precision, chunk] of [["fast-bf16", 64], ["fast-bf16", 256], ["fast", 256], ["fast", 16]] as const) compare(`bf16: CUDA ${precision}, steps of ${chunk} rows`, bf16, await rows({ backend: "cuda", precision }, chunk));
   }
 }

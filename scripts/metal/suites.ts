@@ -33,7 +33,7 @@ const HOST: readonly Suite[] = ["commits", "failures", "memory"].map((name) => (
 const GENERATE: Suite = { name: "models/generate", file: "./test/metal/proof/models.proof.ts" };
 const reference = (model: string, tests: string): Suite => ({ name: `models/${model}`, file: "test/model/reference.test.ts", tests });
 const MODELS: readonly Suite[] = [
-  reference("long-8193", "^long .*8193"), reference("long", "^long (?!.*8193)"), ...["dense", "moe", "many-experts", "ple", "wide-heads"].map((model) => reference(model, `^${model} `)),
+  { ...reference("long-8193", "^long .*8193"), env: { METAL_EMULATOR_SECONDS: "3600" } }, reference("long", "^long (?!.*8193)"), ...["dense", "moe", "many-experts", "ple", "wide-heads"].map((model) => reference(model, `^${model} `)),
   { name: "models/stories", file: "test/model/stories.test.ts" }, { name: "models/scheduler", file: "test/engine/scheduler.test.ts" }, GENERATE,
 ];
 const PROOFS: readonly Suite[] = ["emulator", "kernels", "host", "headers", "cross", "probe"].map((name) => ({ name: `proof/${name}`, file: `./test/metal/proof/${name}.proof.ts` }));
@@ -43,7 +43,7 @@ function whole(): Run[] {
   const runs: Run[] = [];
   const add = (mode: string, suites: readonly Suite[], seconds: number): void => { for (const suite of suites) runs.push({ mode, suite, seconds }); };
   add("plain", PROOFS, 900);
-  add("plain", MODELS, 3600);
+  add("plain", MODELS, 7200);
   add("plain", OPS, 900);
   for (const mode of ["checked", "delay"]) add(mode, HOST, 900);
   add("plain", HOST, 900);
@@ -80,7 +80,7 @@ async function play(run: Run, jobs: number, through: readonly string[]): Promise
   const settings = Object.fromEntries(Object.entries(MODES[mode]!).map(([name, value]) => [`METAL_EMULATOR_${name}`, value]));
   const child = Bun.spawn([...through, "timeout", "-k", "10", String(seconds), process.execPath, "test", suite.file, ...(suite.tests ? ["-t", suite.tests] : [])], {
     cwd: root, stdin: "ignore", stdout: log, stderr: log,
-    env: { ...process.env, BAO_METAL_EMULATOR: "1", BAO_TEST_DEVICE: "metal", METAL_EMULATOR_BUN: process.execPath, ...(jobs > 1 ? { METAL_EMULATOR_THREADS: "1" } : {}), ...settings, ...suite.env },
+    env: { ...process.env, BAO_METAL_EMULATOR: "1", BAO_TEST_DEVICE: "metal", METAL_EMULATOR_BUN: process.execPath, METAL_EMULATOR_SECONDS: "600", ...(jobs > 1 ? { METAL_EMULATOR_THREADS: "1" } : {}), ...settings, ...suite.env },
   });
   const code = await child.exited;
   closeSync(log);

@@ -1,21 +1,26 @@
-// Converts a Hugging Face checkpoint folder to one GGUF file, streaming tensor by tensor in pieces of a few megabytes. The file appears under
-// its name only when it is complete. Prints nothing: progress goes to a callback, the outcome is returned.
+// Converts a Hugging Face checkpoint folder to one GGUF file, streaming tensor by tensor in pieces of a few megabytes, on all cores where there is
+// enough to quantise. The file appears under its name only when it is complete. Prints nothing: progress goes to a callback, the outcome is returned.
 
 import { existsSync, readdirSync, readFileSync, realpathSync, statSync } from "node:fs";
+import { availableParallelism } from "node:os";
 import { basename, join, resolve } from "node:path";
+import { COMPILED } from "../engine/compiled.ts";
 import { ModelFileError, UsageError } from "../errors.ts";
-import { createGguf, ggmlType, type GgmlTypeName, type GgufValue } from "../gguf/index.ts";
+import { createGguf, ggmlType, type GgufValue, type GgufWriter } from "../gguf/index.ts";
 import { openSafetensors } from "../safetensors/index.ts";
 import { readConfig } from "./checkpoint.ts";
 import { callerValue, generalMetadata, modelMetadata, type MetadataInput } from "./metadata.ts";
 import { planTensors } from "./names.ts";
 import { ErrorTally, type TypeReport } from "./report.ts";
-import { tensorStream } from "./stream.ts";
+import { elementsOf, longPieces, tensorStream, type StreamPiece, type StreamTensor } from "./stream.ts";
 import { noTokenizer, tokenizerMetadata } from "./tokenizer.ts";
 import { chooseTypes, type FileType } from "./types.ts";
+import { ConvertWorkers } from "./workers.ts";
 
 /** How often other work of this thread gets a turn: signals, timers, a progress display. */
 const REST_MS = 50;
+/** Pieces for each Worker: with fewer, its start takes what it saves where the type is a fast one (Q8_0). */
+const PIECES_A_WORKER = 4;
 
 export interface ConvertOptions {
   /** Folder with config.json, safetensors files and, if the model has one, tokenizer.json. */
@@ -32,6 +37,8 @@ export interface ConvertOptions {
   /** Called after every piece. */
   readonly onProgress?: (progress: ConvertProgress) => void;
   readonly signal?: AbortSignal;
+  /** Threads that quantise, and round to F16; default: one a core. A small model takes fewer, the smallest this one alone. */
+  readonly threads?: number;
 }
 
 export interface ConvertProgress {
@@ -64,7 +71,8 @@ export interface ConvertReport {
  * partial file remains in any of these cases.
  */
 export async function convertCheckpoint(options: ConvertOptions): Promise<ConvertReport> {
-  const { source, output, type } = options;
+  const { source, output, type, threads = availableParallelism() } = options;
+  if (!Number.isInteger(threads) || threads < 1) throw new UsageError("bad_option", `threads: expected a whole number from 1 on, found ${threads}`);
   const configPath = join(source, "config.json");
   if (!existsSync(configPath)) {
     throw new UsageError("convert_source", `${source}: there is no config.json`, "Name the folder of a Hugging Face checkpoint.");
@@ -80,32 +88,45 @@ export async function convertCheckpoint(options: ConvertOptions): Promise<Conver
     plan.tensors.map(({ name, shape, from }) => ({ name, shape, source: "dtype" in from ? (from.dtype as "F32" | "F16" | "BF16") : "F32" })),
     type, config.layers.length, config.moe?.experts ?? 0,
   );
+  const tensors = plan.tensors.map((tensor): StreamTensor => ({ tensor, target: types.get(tensor.name)! }));
 
+  // Their end is waited for last: what is partial has been removed by then.
+  await using workers = startWorkers(tensors, threads, options.signal);
   using writer = createGguf(output);
   for (const [key, value] of metadata) writer.set(key, value);
-  let totalBytes = 0;
-  for (const { name, shape } of plan.tensors) totalBytes += writer.declare({ name, shape, type: types.get(name) as GgmlTypeName });
-
-  const tally = new ErrorTally();
-  let bytes = 0, parameters = 0, rested = performance.now();
-  for (const [i, tensor] of plan.tensors.entries()) {
-    const target = ggmlType(types.get(tensor.name) as GgmlTypeName);
-    const elements = tensor.shape.reduce((a, b) => a * b, 1);
-    parameters += elements;
-    tally.start(tensor.name, target, elements);
-    for (const piece of tensorStream(checkpoint, tensor, target, tally)) {
-      writer.write(tensor.name, piece);
-      bytes += piece.byteLength;
-      options.onProgress?.({ tensor: tensor.name, index: i + 1, tensors: plan.tensors.length, bytes, totalBytes });
-      if (performance.now() - rested < REST_MS) continue;
-      await Bun.sleep(0);
-      options.signal?.throwIfAborted();
-      rested = performance.now();
-    }
-  }
+  const tally = await writeTensors(writer, tensors, tensorStream(checkpoint, tensors, workers), options);
   options.signal?.throwIfAborted();
   writer.finish();
-  return { path: output, type, bytes: statSync(output).size, tensors: plan.tensors.length, parameters, types: tally.report(), notices };
+  const parameters = tensors.reduce((sum, { tensor }) => sum + elementsOf(tensor), 0);
+  return { path: output, type, bytes: statSync(output).size, tensors: tensors.length, parameters, types: tally.report(), notices };
+}
+
+/** Declares all tensors and writes their pieces; gives what was lost. */
+async function writeTensors(writer: GgufWriter, tensors: readonly StreamTensor[], pieces: AsyncIterable<StreamPiece>, { onProgress, signal }: ConvertOptions): Promise<ErrorTally> {
+  let totalBytes = 0;
+  for (const { tensor: { name, shape }, target } of tensors) totalBytes += writer.declare({ name, shape, type: target });
+  const tally = new ErrorTally();
+  let bytes = 0, current = -1, rested = performance.now();
+  for await (const piece of pieces) {
+    const { tensor, target } = tensors[piece.index]!;
+    if (piece.index !== current) tally.start(tensor.name, ggmlType(target), elementsOf(tensor));
+    current = piece.index;
+    tally.add(piece.error, piece.square);
+    writer.write(tensor.name, piece.bytes);
+    bytes += piece.bytes.byteLength;
+    onProgress?.({ tensor: tensor.name, index: current + 1, tensors: tensors.length, bytes, totalBytes });
+    if (performance.now() - rested < REST_MS) continue;
+    await Bun.sleep(0);
+    signal?.throwIfAborted();
+    rested = performance.now();
+  }
+  return tally;
+}
+
+/** Other threads to convert in, if there are to be any and their start is worth it. A compiled program does not carry their file. */
+function startWorkers(tensors: readonly StreamTensor[], threads: number, signal: AbortSignal | undefined): ConvertWorkers | undefined {
+  const count = Math.min(threads, Math.floor(longPieces(tensors) / PIECES_A_WORKER));
+  return count < 2 || COMPILED ? undefined : new ConvertWorkers(count, signal);
 }
 
 /** Whether `output` is, by whatever name, one of the folder's files other than an earlier GGUF file. */

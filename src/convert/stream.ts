@@ -1,96 +1,94 @@
-// One tensor of the checkpoint as pieces of GGUF data: read some rows, widen, convert, hand on. Memory stays at a few megabytes whatever the
-// tensor's size. Copies without touching a bit where the types agree.
+// The tensors of a checkpoint as pieces of GGUF data, in the file's order: read some rows, convert, hand on. Memory stays at a few pieces a thread
+// whatever the model's size. Pieces that take long go to other threads when there are any; whichever is done first, the order stays.
 
-import { ModelFileError } from "../errors.ts";
-import type { GgmlType } from "../gguf/index.ts";
-import { openHost } from "../native/library.ts";
+import type { GgmlTypeName } from "../gguf/index.ts";
 import type { SafetensorsFile } from "../safetensors/index.ts";
-import { firstNotFinite, FLOAT_BYTES, narrowBf16, narrowF16, widen, type FloatDtype } from "./floats.ts";
+import { FLOAT_BYTES, type FloatDtype } from "./floats.ts";
 import type { PlannedTensor } from "./names.ts";
-import type { ErrorTally } from "./report.ts";
+import { PieceConverter, sourceBytes, takesLong, targetBytes, type Converted, type Piece } from "./piece.ts";
+import type { ConvertWorkers, Lent } from "./workers.ts";
 
 /** Values of one piece: 4 MiB as f32, which keeps the disk and the quantiser busy and fits any machine. */
-const PIECE_VALUES = 1 << 20;
+export const PIECE_VALUES = 1 << 20;
+
+/** A tensor and the type that it becomes. */
+export interface StreamTensor { readonly tensor: PlannedTensor; readonly target: GgmlTypeName }
+
+/** The next piece of the tensor with this index. */
+export interface StreamPiece extends Converted { readonly index: number }
 
 /**
- * The data of `tensor` as `target`, in order. A piece is valid until the next is asked for. Errors of rounding go to `tally`.
- * Throws ModelFileError `convert_not_finite` for a weight that is no finite number, `convert_range` for one too large for F16.
+ * The data of `tensors`, in order. A piece is valid until the next is asked for. Throws what PieceConverter, the checkpoint and `workers` do, for the first
+ * piece in order that fails.
  */
-export function* tensorStream(checkpoint: SafetensorsFile, tensor: PlannedTensor, target: GgmlType, tally: ErrorTally): Generator<ArrayBufferView, void, undefined> {
-  const { from, shape, name } = tensor;
-  if ("values" in from) {
-    yield from.values;
+export async function* tensorStream(checkpoint: SafetensorsFile, tensors: readonly StreamTensor[], workers?: ConvertWorkers): AsyncGenerator<StreamPiece, void, undefined> {
+  const here = new ConvertHere(checkpoint), pieces = piecesOf(tensors, checkpoint.path);
+  if (!workers) {
+    for (const { index, piece } of pieces) yield { index, ...here.convert(piece) };
     return;
   }
-  const columns = shape[0]!;
-  const rows = shape.slice(1).reduce((a, b) => a * b, 1);
-  const dtype = from.dtype as FloatDtype;
-  const rowsEach = Math.max(1, Math.min(rows, Math.floor(PIECE_VALUES / columns)));
-  const width = FLOAT_BYTES[dtype];
-  const raw = new Uint8Array(rowsEach * columns * width);
-  const values = new Float32Array(rowsEach * columns);
-  const convert = converter(target, columns, rowsEach, name, tally);
-  for (let row = 0; row < rows; row += rowsEach) {
-    const count = Math.min(rowsEach, rows - row) * columns;
-    const bytes = checkpoint.read(from.tensor, row * columns * width, count * width, raw);
-    const piece = values.subarray(0, count);
-    widen(bytes, dtype, piece);
-    const bad = firstNotFinite(piece);
-    if (bad >= 0) {
-      throw new ModelFileError(
-        "convert_not_finite",
-        `${checkpoint.path}: tensor ${from.tensor}: value ${row * columns + bad} is ${piece[bad]}`,
-        "The checkpoint is damaged: fetch it again.",
-      );
+  /** What other threads are at, and between it what is left to this one until its turn comes. */
+  const queue: { readonly index: number; readonly piece: Piece | Float32Array; readonly lent?: Promise<Lent> }[] = [];
+  let running = 0, next = pieces.next();
+  for (;;) {
+    for (; !next.done && running < workers.depth; next = pieces.next()) {
+      const { index, piece } = next.value;
+      if (piece instanceof Float32Array || !takesLong(piece.dtype, piece.target)) { queue.push({ index, piece }); continue; }
+      running++;
+      queue.push({ index, piece, lent: workers.convert(piece, (into) => read(checkpoint, piece, into)) });
     }
-    yield dtype === target.name ? bytes : convert(piece);
+    const head = queue.shift();
+    if (!head) return;
+    if (!head.lent) { yield { index: head.index, ...here.convert(head.piece) }; continue; }
+    const lent = await head.lent;
+    yield { index: head.index, bytes: lent.bytes, error: lent.error, square: lent.square };
+    workers.release(lent);
+    running--;
   }
 }
 
-/** Converts pieces of up to `rows` rows. The result lies in one buffer that the next call overwrites. */
-function converter(target: GgmlType, columns: number, rows: number, name: string, tally: ErrorTally): (values: Float32Array) => ArrayBufferView {
-  if (target.name === "F32") return (values) => values;
-  if (target.name === "BF16") {
-    const out = new Uint16Array(rows * columns), back = new Float32Array(rows * columns);
-    return (values) => {
-      const piece = out.subarray(0, values.length), widened = back.subarray(0, values.length);
-      narrowBf16(values, piece);
-      widen(new Uint8Array(out.buffer, 0, piece.byteLength), "BF16", widened);
-      addError(values, widened, name, "BF16", tally);
-      return piece;
-    };
-  }
-  if (target.name === "F16") {
-    const out = new Float16Array(rows * columns);
-    return (values) => {
-      const piece = out.subarray(0, values.length);
-      narrowF16(values, piece);
-      addError(values, piece, name, "F16", tally);
-      return piece;
-    };
-  }
-  const host = openHost();
-  const out = new Uint8Array((rows * columns / target.blockElements) * target.blockBytes);
-  const sums = new Float64Array(2);
-  return (values) => {
-    const count = values.length / columns;
-    const piece = out.subarray(0, (values.length / target.blockElements) * target.blockBytes);
-    host.quantize(target.id, values, values.byteLength, piece, piece.byteLength, count, columns);
-    host.quantizeError(target.id, values, piece, piece.byteLength, count, columns, sums);
-    tally.add(sums[0]!, sums[1]!);
-    return piece;
-  };
+/** Values of a tensor. */
+export function elementsOf({ shape }: PlannedTensor): number {
+  return shape.reduce((a, b) => a * b, 1);
 }
 
-function addError(values: Float32Array, rounded: ArrayLike<number>, name: string, type: string, tally: ErrorTally): void {
-  let error = 0, square = 0;
-  for (let i = 0; i < values.length; i++) {
-    const value = values[i]!, lost = rounded[i]! - value;
-    error += lost * lost;
-    square += value * value;
+/** Pieces that take long: how much there is to share out. */
+export function longPieces(tensors: readonly StreamTensor[]): number {
+  const long = tensors.filter(({ tensor: { from }, target }) => "dtype" in from && takesLong(from.dtype as FloatDtype, target));
+  const values = long.reduce((sum, { tensor }) => sum + elementsOf(tensor), 0);
+  return Math.ceil(values / PIECE_VALUES);
+}
+
+/** All pieces in order; a tensor that is no part of the checkpoint is one piece as it is. */
+function* piecesOf(tensors: readonly StreamTensor[], path: string): Generator<{ readonly index: number; readonly piece: Piece | Float32Array }, void, undefined> {
+  for (const [index, { tensor, target }] of tensors.entries()) {
+    const { from, shape, name } = tensor;
+    if ("values" in from) { yield { index, piece: from.values }; continue; }
+    const columns = shape[0]!, rows = elementsOf(tensor) / columns, rowsEach = Math.max(1, Math.floor(PIECE_VALUES / columns));
+    for (let row = 0; row < rows; row += rowsEach) {
+      yield { index, piece: { name, source: from.tensor, path, dtype: from.dtype as FloatDtype, target, rows: Math.min(rowsEach, rows - row), columns, start: row * columns } };
+    }
   }
-  if (!Number.isFinite(error)) {
-    throw new ModelFileError("convert_range", `tensor ${name} holds weights that are too large for ${type}`, "Convert to bf16 or f32.");
+}
+
+function read(checkpoint: SafetensorsFile, piece: Piece, into: Uint8Array): void {
+  checkpoint.read(piece.source, piece.start * FLOAT_BYTES[piece.dtype], sourceBytes(piece), into);
+}
+
+/** Conversion in this thread, in memory that the next piece overwrites. */
+class ConvertHere {
+  readonly #converter = new PieceConverter();
+  #raw = new Uint8Array(0);
+  #out = new ArrayBuffer(0);
+  constructor(private readonly checkpoint: SafetensorsFile) {}
+
+  convert(piece: Piece | Float32Array): Converted {
+    if (piece instanceof Float32Array) return { bytes: piece, error: 0, square: 0 };
+    const bytes = sourceBytes(piece), room = targetBytes(piece);
+    if (this.#raw.length < bytes) this.#raw = new Uint8Array(bytes);
+    if (this.#out.byteLength < room) this.#out = new ArrayBuffer(room);
+    const raw = this.#raw.subarray(0, bytes);
+    read(this.checkpoint, piece, raw);
+    return this.#converter.convert(piece, raw, this.#out);
   }
-  tally.add(error, square);
 }

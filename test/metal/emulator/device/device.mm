@@ -203,6 +203,7 @@ id<MTLDevice> MTLCreateSystemDefaultDevice() {
   options.random = setting("RANDOM", 0);
   options.seed = (uint64_t)setting("SEED", 1);
   options.layout = (int)setting("LAYOUT", 0);
+  options.seconds = (double)setting("SECONDS", 120);
   state().failing = {setting("FAIL", 0), setting("FAIL_CODE", 1), setting("FAIL_AFTER", 0)};
   return the_device;
 }
