@@ -15,6 +15,11 @@ namespace {
 constexpr auto spin_time = std::chrono::microseconds(40);
 // Pieces of one call: what timeouts wait for.
 constexpr int32_t most_pieces = 16;
+// Participants with pieces of their own.
+constexpr int32_t most_owners = 64;
+// Fetched ahead by one thread, and at a time before it looks whether there is work. Part of a core's second-level cache.
+constexpr int64_t line_bytes = 64, ahead_lines = (128 << 10) / line_bytes, lines_at_once = 8;
+static_assert(ahead_lines < 1 << 12, "packed into 12 bits");
 
 inline void pause_briefly() {
 #if defined(__x86_64__)
@@ -36,7 +41,7 @@ void name_thread(int32_t number) {
 
 }  // namespace
 
-Executor::Executor(int32_t threads) : threads_(threads), losses_(guard_losses()) {
+Executor::Executor(int32_t threads) : threads_(threads), losses_(guard_losses()), ahead_(new Ahead[static_cast<size_t>(threads)]) {
   scratch_ = static_cast<char*>(pages_allocate(threads * worker_scratch_bytes));
   if (!scratch_) throw std::bad_alloc();
   // Signals are for the program's own threads: the pool inherits a mask that blocks all but those that a thread causes itself (guard.h).
@@ -91,7 +96,9 @@ void Executor::pool_thread(int32_t number) {
     if (!idle()) {
       Clock::time_point until = Clock::now() + spin_time;
       do {
-        for (int i = 0; i < 32 && !has_work(); i++) pause_briefly();
+        for (int i = 0; i < 32 && !has_work(); i++) {
+          if (!fetch_ahead(number)) pause_briefly();
+        }
       } while (!has_work() && !idle() && Clock::now() < until);
       if (has_work()) continue;
     }
@@ -113,7 +120,9 @@ void Executor::wait(const Stream::SlotState* slot, double timeout_ms) {
     if (ran) continue;
     Clock::time_point until = std::min(deadline, now + spin_time);
     do {
-      for (int i = 0; i < 32 && !has_work() && !ended(slot); i++) pause_briefly();
+      for (int i = 0; i < 32 && !has_work() && !ended(slot); i++) {
+        if (!fetch_ahead(0)) pause_briefly();
+      }
     } while (!has_work() && !ended(slot) && Clock::now() < until);
     if (has_work()) continue;
     std::unique_lock<std::mutex> hold(lock_);
@@ -148,52 +157,72 @@ void Executor::wake(int32_t threads) {
 
 // ---- pieces and stages
 
-int32_t Executor::take_piece() {
+int32_t Executor::take_piece(int32_t participant) {
   uint64_t word = word_.load(std::memory_order_acquire);
   do {
     if (static_cast<uint32_t>(word) == 0) return -1;
   } while (!word_.compare_exchange_weak(word, word - 1, std::memory_order_acq_rel, std::memory_order_acquire));
-  return pieces_ - static_cast<int32_t>(static_cast<uint32_t>(word));
+  return choose_piece(participant);
+}
+
+// Whoever lowered word_ finds a piece: its own, one of those that are everybody's, or one of somebody who is late.
+int32_t Executor::choose_piece(int32_t participant) {
+  auto claim = [&](int32_t i) { return (owned_.fetch_and(~(uint64_t{1} << i), std::memory_order_relaxed) >> i & 1) != 0; };
+  if (participant < most_owners && claim(participant)) return participant;
+  int32_t next = rest_.fetch_add(1, std::memory_order_relaxed);
+  if (next < pieces_) return next;
+  for (;;) {
+    uint64_t left = owned_.load(std::memory_order_relaxed);
+    if (left == 0) continue;
+    int32_t last = 63 - __builtin_clzll(left);
+    if (claim(last)) return last;
+  }
+}
+
+// Runs a held piece, and those of the same stage that the op takes on the way, unless the job is over.
+void Executor::run_piece(Taker& taker, int32_t piece) {
+  Job* job = job_;
+  auto end = [job](int32_t status) {
+    int32_t expected = BAO_OK;
+    job->status.compare_exchange_strong(expected, status);
+    job->stopped.store(true, std::memory_order_relaxed);
+  };
+  if (job->stopped.load(std::memory_order_relaxed)) return;
+  if (cancelled(*job)) return end(BAO_CANCELLED);
+  try {
+    Run run = run_of(*job, taker.participant);
+    run.taker = &taker;
+    run.take = [](void* p) {
+      Taker& t = *static_cast<Taker*>(p);
+      if (t.left == 0 || t.executor->cancelled(*t.executor->job_)) return -1;
+      int32_t next = t.executor->take_piece(t.participant);
+      if (next >= 0) t.held++, t.left--;
+      return next;
+    };
+    run_(args_, run, piece);
+  } catch (...) {
+    end(BAO_INTERNAL);
+  }
 }
 
 bool Executor::run_one(int32_t participant, int32_t most) {
-  int32_t piece = take_piece();
+  int32_t piece = take_piece(participant);
   if (piece < 0) return false;
-  Job* job = job_;
-  struct Taker {
-    Executor* executor;
-    int32_t most, taken;
-  } taker{this, most, 1};
-  if (!job->stopped.load(std::memory_order_relaxed)) {
-    if (cancelled(*job)) {
-      int32_t expected = BAO_OK;
-      job->status.compare_exchange_strong(expected, BAO_CANCELLED);
-      job->stopped.store(true, std::memory_order_relaxed);
-    } else {
-      try {
-        Run run = run_of(*job, participant);
-        run.taker = &taker;
-        run.take = [](void* p) {
-          Taker& t = *static_cast<Taker*>(p);
-          if (t.taken == t.most || t.executor->cancelled(*t.executor->job_)) return -1;
-          int32_t next = t.executor->take_piece();
-          t.taken += next >= 0;
-          return next;
-        };
-        run_(args_, run, piece);
-      } catch (...) {
-        int32_t expected = BAO_OK;
-        job->status.compare_exchange_strong(expected, BAO_INTERNAL);
-        job->stopped.store(true, std::memory_order_relaxed);
-      }
-    }
+  Taker taker{this, participant, most, 0};
+  while (piece >= 0) {
+    taker.held = 1;
+    taker.left--;
+    run_piece(taker, piece);
+    bool last = unfinished_.fetch_sub(taker.held, std::memory_order_acq_rel) == taker.held;
+    piece = last ? advance(participant, taker.left > 0) : -1;
   }
-  if (unfinished_.fetch_sub(taker.taken, std::memory_order_acq_rel) == taker.taken) advance(participant);
   return true;
 }
 
 // Called by the one thread that ended a stage (or found the queue idle): sets up the next stage that has pieces, of this job or the next.
-void Executor::advance(int32_t participant) {
+// goes_on: the caller will run a piece of it at once. Gives that piece; -1 where it is not to, or where the job has changed, because it may be
+// the caller who waited for its end.
+int32_t Executor::advance(int32_t participant, bool goes_on) {
   Job* job = job_;
   for (;;) {
     end_timing(job);
@@ -209,21 +238,60 @@ void Executor::advance(int32_t participant) {
         timed_op_ = static_cast<size_t>(stage.op) + 1;
         stage_began_ = Clock::now();
       }
+      const int32_t owned = std::min({pieces, threads_, most_owners}), left = pieces - (goes_on ? 1 : 0);
       unfinished_.store(pieces, std::memory_order_relaxed);
+      owned_.store(~uint64_t{0} >> (64 - owned), std::memory_order_relaxed);
+      rest_.store(owned, std::memory_order_relaxed);
       uint64_t number = (word_.load(std::memory_order_relaxed) >> 32) + 1;
-      word_.store(number << 32 | static_cast<uint32_t>(pieces), std::memory_order_seq_cst);
+      word_.store(number << 32 | static_cast<uint32_t>(left), std::memory_order_seq_cst);
       wake(pieces - 1);
-      return;
+      if (!goes_on) return -1;
+      int32_t piece = choose_piece(participant);
+      announce(*job, participant);
+      return piece;
     }
     finish(job);
+    goes_on = false;
     {
       std::lock_guard<std::mutex> hold(lock_);
       job = first_ < last_ ? &jobs_[first_ % ring] : nullptr;
       job_ = job;
-      if (!job) return;
+      if (!job) return -1;
     }
     begin(job);
   }
+}
+
+// Tells the others where to fetch for the next stage that waits for memory. Called while a piece of the stage before is held.
+void Executor::announce(const Job& job, int32_t participant) {
+  if (threads_ == 1) return;
+  const std::vector<Stage>& stages = job.stream->stages;
+  if (announced_ > job.next_stage) return;  // what was told last is still to come
+  Beginning beginnings[most_owners];
+  Run run = run_of(job, participant);
+  run.beginnings = beginnings;
+  run.beginnings_wanted = std::min(threads_, most_owners);
+  for (announced_ = job.next_stage; announced_ < stages.size(); announced_++) {
+    const Stage& stage = stages[announced_];
+    if (stage.pieces(stage.args.get(), run) > 0 && beginnings[0].data) break;
+  }
+  announced_++;
+  for (int32_t i = 0; i < run.beginnings_wanted; i++) {
+    const uint64_t line = reinterpret_cast<uintptr_t>(beginnings[i].data) / line_bytes;
+    ahead_[i].lines.store(line << 12 | static_cast<uint64_t>(std::min(beginnings[i].bytes / line_bytes, ahead_lines)), std::memory_order_relaxed);
+  }
+}
+
+// Asks for a few lines of what the participant reads first in a later stage; false: there are none left.
+bool Executor::fetch_ahead(int32_t participant) {
+  Ahead& ahead = ahead_[participant];
+  const uint64_t lines = ahead.lines.load(std::memory_order_relaxed);
+  if (lines != ahead.seen) ahead.seen = lines, ahead.asked = 0;
+  const int32_t end = std::min(static_cast<int32_t>(lines & 0xfff), ahead.asked + static_cast<int32_t>(lines_at_once));
+  if (ahead.asked >= end) return false;
+  const char* line = reinterpret_cast<const char*>(static_cast<uintptr_t>(lines >> 12) * line_bytes);
+  for (; ahead.asked < end; ahead.asked++) __builtin_prefetch(line + ahead.asked * line_bytes, 0, 2);
+  return true;
 }
 
 void Executor::end_timing(Job* job) {
@@ -233,6 +301,7 @@ void Executor::end_timing(Job* job) {
 }
 
 void Executor::begin(Job* job) {
+  announced_ = 0;
   int32_t& outcome = job->stream->step->outcome[job->slot];
   if (!job->continues) outcome = BAO_OK;
   int32_t status = outcome;
@@ -299,7 +368,7 @@ void Executor::submit(Stream* stream, int32_t slot, int32_t serial, bool continu
   }
   if (first) {
     begin(job);
-    advance(0);
+    advance(0, false);
     // advance() counted on this thread for one of the pieces; it is needed elsewhere.
     if (has_work()) wake(1);
   }

@@ -1,5 +1,6 @@
 // Runs submits: one after another, the stages of each in order, the pieces of a stage on whichever thread is free.
 // N threads are N - 1 pool threads and the thread that waits; with N = 1 nothing runs unless somebody waits or polls.
+// Who ends a stage goes on with the next one at once; who finds no piece left fetches the weights that its own first piece of a later stage reads.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -47,9 +48,18 @@ class Executor {
   static constexpr int ring = 64;
 
   void pool_thread(int32_t number);
-  int32_t take_piece();
+  int32_t take_piece(int32_t participant);
+  int32_t choose_piece(int32_t participant);
+  // What a participant may still take in one call, and what it holds of the running stage, in pieces.
+  struct Taker {
+    Executor* executor;
+    int32_t participant, left, held;
+  };
+  void run_piece(Taker& taker, int32_t piece);
   bool run_one(int32_t participant, int32_t most);  // most: pieces
-  void advance(int32_t participant);
+  int32_t advance(int32_t participant, bool goes_on);
+  void announce(const Job& job, int32_t participant);
+  bool fetch_ahead(int32_t participant);
   void begin(Job* job);
   void finish(Job* job);
   void end_timing(Job* job);
@@ -66,6 +76,9 @@ class Executor {
   // The running stage. word_ = stage number << 32 | pieces not yet taken. Whoever lowers it holds a piece, and while a piece is held the
   // stage cannot change: run_, args_, pieces_ and job_ are read only then. The one that finishes the last piece sets the next stage.
   alignas(128) std::atomic<uint64_t> word_{0};
+  // Which piece it is. Bit i of owned_: piece i, which is participant i's, is not yet taken; those from rest_ on are everybody's.
+  alignas(128) std::atomic<uint64_t> owned_{0};
+  std::atomic<int32_t> rest_{0};
   alignas(128) std::atomic<int32_t> unfinished_{0};
   alignas(128) RunFn run_ = nullptr;
   const void* args_ = nullptr;
@@ -73,6 +86,16 @@ class Executor {
   Job* job_ = nullptr;
   size_t timed_op_ = 0;
   Clock::time_point stage_began_{};
+  size_t announced_ = 0;                 // stages of the running job that announce() has looked at
+
+  // What a participant's own piece of a later stage reads first: a line's number << 12 | lines. An address and no more: when it is
+  // fetched that stage may be over and the weight gone, which a prefetch does not mind.
+  struct alignas(64) Ahead {
+    std::atomic<uint64_t> lines{0};
+    uint64_t seen = 0;                   // by its participant alone: the last `lines`, and how many of them have been asked for
+    int32_t asked = 0;
+  };
+  std::unique_ptr<Ahead[]> ahead_;
 
   // The queue, oldest first.
   std::mutex lock_;

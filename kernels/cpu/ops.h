@@ -4,6 +4,12 @@
 
 namespace bao {
 
+// Where a piece begins to read weights.
+struct Beginning {
+  const uint8_t* data = nullptr;
+  int64_t bytes = 0;
+};
+
 struct Run {
   const StepRef* step;
   char* scratch;         // the op's scratch, shared by its stages; offsets from Builder::reserve_scratch
@@ -14,6 +20,10 @@ struct Run {
   void* taker = nullptr;
   // Another piece of the same stage, which the caller now has to run; -1: none for now. Who knows its next piece can fetch its bytes in time.
   int32_t next_piece() const { return take ? take(taker) : -1; }
+  // Given to a PiecesFn before the stages in front of its own have run (it may look at the step alone): room for the beginnings of its first
+  // pieces, which a stage that waits for memory fills in. They are hints: threads without work fetch what lies there.
+  Beginning* beginnings = nullptr;
+  int32_t beginnings_wanted = 0;
 };
 
 // The plain reference (reference/table.cpp), complete. A fast table starts as a copy of it and overrides what it has: fast/table.inc.h.

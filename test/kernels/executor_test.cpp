@@ -114,6 +114,90 @@ void stages_run_in_order() {
   }
 }
 
+// As many pieces as threads, none of which ends before all have begun: each thread runs one, and it has to be its own in every stage, whoever
+// came first. A thread is known by its scratch.
+struct Meeting {
+  std::atomic<int32_t>* begun;
+  std::vector<const char*>* scratch;
+  int32_t pieces;
+};
+void meeting_run(const void* args, const Run& run, int32_t piece) {
+  const Meeting& m = *static_cast<const Meeting*>(args);
+  (*m.scratch)[static_cast<size_t>(piece)] = run.worker_scratch;
+  m.begun->fetch_add(1);
+  for (Clock::time_point start = Clock::now(); m.begun->load() < m.pieces && milliseconds_since(start) < 5000;) std::this_thread::yield();
+}
+
+void each_thread_begins_with_its_own_piece() {
+  constexpr size_t stages = 30;
+  for (int32_t threads : {2, 5}) {
+    Rig rig(threads);
+    std::atomic<int32_t> begun[stages] = {};
+    std::vector<const char*> scratch[stages];
+    expect_status(bao_stream_begin(rig.stream), BAO_OK, "begin");
+    for (size_t i = 0; i < stages; i++) {
+      scratch[i].assign(static_cast<size_t>(threads), nullptr);
+      Recording r(rig.stream, BAO_OP_COPY, "test");
+      Meeting m{&begun[i], &scratch[i], threads};
+      r.builder().add(&m, sizeof m, [](const void* args, const Run&) { return static_cast<const Meeting*>(args)->pieces; }, meeting_run);
+      expect_status(r.commit(), BAO_OK, "commit");
+    }
+    expect_status(bao_stream_end(rig.stream), BAO_OK, "end");
+    rig.fill(0, 1);
+    expect_status(bao_submit(rig.stream, 0), BAO_OK, "submit");
+    expect_status(rig.finish(rig.stream, 0), BAO_OK, "wait");
+    for (size_t i = 0; i < stages; i++) {
+      expect(begun[i].load() == threads, "stage %d of %d threads: %d pieces ran", int(i), threads, begun[i].load());
+      for (size_t piece = 0; piece < scratch[i].size(); piece++) {
+        int64_t participant = (scratch[i][piece] - scratch[0][0]) / (1 << 20);
+        expect(participant == int64_t(piece), "stage %d of %d threads: piece %d was run by participant %d", int(i), threads, int(piece), int(participant));
+      }
+    }
+  }
+}
+
+// A stage says where it will read long before it runs. What it said may be gone or nowhere: nobody reads there on its behalf, and it is asked for no more
+// than there are threads.
+struct Telling {
+  const uint8_t* where;
+  std::atomic<int32_t>* asked;
+  std::atomic<int32_t>* ran;
+};
+int32_t telling_pieces(const void* args, const Run& run) {
+  const Telling& t = *static_cast<const Telling*>(args);
+  if (run.beginnings) t.asked->fetch_add(run.beginnings_wanted <= run.threads ? 1 : 1000);
+  for (int32_t i = 0; run.beginnings && i < run.beginnings_wanted; i++) run.beginnings[i] = {t.where + i * 4096, 1 << 20};
+  return 7;
+}
+void telling_run(const void* args, const Run&, int32_t) {
+  work_for(20);
+  static_cast<const Telling*>(args)->ran->fetch_add(1);
+}
+
+void beginnings_are_only_hints() {
+  for (int32_t threads : {1, 2, 5}) {
+    Rig rig(threads);
+    std::atomic<int32_t> asked{0}, ran{0};
+    expect_status(bao_stream_begin(rig.stream), BAO_OK, "begin");
+    for (uintptr_t where : {uintptr_t(0), uintptr_t(64), uintptr_t(0x7fff00000000), uintptr_t(64)}) {
+      for (int32_t i = 0; i < 3; i++) {
+        Recording r(rig.stream, BAO_OP_COPY, "test");
+        Telling t{reinterpret_cast<const uint8_t*>(where), &asked, &ran};
+        r.builder().add(&t, sizeof t, telling_pieces, telling_run);
+        expect_status(r.commit(), BAO_OK, "commit");
+      }
+    }
+    expect_status(bao_stream_end(rig.stream), BAO_OK, "end");
+    for (int32_t i = 0; i < 20; i++) {
+      rig.fill(i % 3, 1);
+      expect_status(bao_submit(rig.stream, i % 3), BAO_OK, "submit");
+      expect_status(rig.finish(rig.stream, i % 3), BAO_OK, "wait");
+    }
+    expect(ran.load() == 20 * 12 * 7, "%d threads: %d pieces ran", threads, ran.load());
+    expect(threads == 1 ? asked.load() == 0 : asked.load() > 0 && asked.load() <= 20 * 12, "%d threads: asked %d times", threads, asked.load());
+  }
+}
+
 void one_thread_runs_only_when_asked() {
   Rig rig(1);
   Program program(7, 1, 0);
@@ -264,6 +348,8 @@ void profile_adds_up() {
 int main() {
   return run({
       {"stages run in order", stages_run_in_order},
+      {"each thread begins with its own piece", each_thread_begins_with_its_own_piece},
+      {"beginnings are only hints", beginnings_are_only_hints},
       {"one thread runs only when asked", one_thread_runs_only_when_asked},
       {"the pool works without the waiter", pool_works_without_the_waiter},
       {"timeouts end", timeouts_end},

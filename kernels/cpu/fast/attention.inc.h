@@ -274,15 +274,24 @@ struct AttentionStages {
 };
 BAO_INLINE int64_t partial_floats(int64_t head_dim) { return head_dim + 16; }
 
-// How a step is cut: by splits (splits > 0: the most that any row has) or by tiles of tile_rows rows.
+// How a step is cut: by splits (splits > 0: the most that any row has) or by tiles of tile_rows rows, and either by groups of heads: the query
+// heads of a KV head, or an equal part of them.
 struct AttentionCut {
-  int32_t rows, splits, tile_rows;
+  int32_t rows, splits, tile_rows, parts;
+  BAO_INLINE int32_t groups(const AttentionArgs& a) const { return a.pool.kv_heads * parts; }
 };
+// Heads are parted only for threads that would have nothing to do: each part unpacks the keys and values anew.
+constexpr int32_t LEAST_HEADS = 4;
+BAO_INLINE int32_t head_parts(const AttentionStages& s, const Run& run, int64_t pieces) {
+  int32_t parts = 1;
+  while (pieces * parts < run.threads && s.heads_per_kv % (2 * parts * LEAST_HEADS) == 0) parts *= 2;
+  return parts;
+}
 AttentionCut attention_cut(const AttentionStages& s, const Run& run) {
   const AttentionArgs& a = s.a;
   const StepRef& step = *run.step;
   const Splits splits = splits_of(a);
-  AttentionCut cut{step.count(a.dst), 0, 1};
+  AttentionCut cut{step.count(a.dst), 0, 1, 1};
   int32_t most = 0, longest = 1;
   for (int32_t r = 0; r < cut.rows; r++) {
     Visible v = visible_of(a, token_of(step, a.dst.rows_of, r).position);
@@ -292,6 +301,7 @@ AttentionCut attention_cut(const AttentionStages& s, const Run& run) {
   }
   if (cut.rows <= s.split_rows && most > 1 && most <= s.slots) {
     cut.splits = most;
+    cut.parts = head_parts(s, run, int64_t(cut.rows) * most * a.pool.kv_heads);
     return cut;
   }
   // Products of one row in a piece; a piece should stay well below 50 ms, and every thread should get a few.
@@ -300,6 +310,7 @@ AttentionCut attention_cut(const AttentionStages& s, const Run& run) {
   while (tile > 1 && double(tile) * row_work > 2e8) tile /= 2;
   while (tile > 1 && int64_t(piece_count(cut.rows, tile)) * a.pool.kv_heads < 3 * int64_t(run.threads)) tile /= 2;
   cut.tile_rows = tile;
+  cut.parts = head_parts(s, run, int64_t(piece_count(cut.rows, tile)) * a.pool.kv_heads);
   return cut;
 }
 
@@ -350,20 +361,21 @@ void attend_tile(const AttentionStages& s, const Run& run, int32_t row, int32_t 
     finish_head(a.dst.f32(row + q / heads) + (head + q % heads) * head_dim, o + q * head_dim, l[q], head_dim);
 }
 
-// Query heads of one KV head, at most tile_queries at a time.
-template <class F> BAO_INLINE void for_heads(const AttentionStages& s, int32_t kv_head, F&& f) {
-  for (int32_t h = 0; h < s.heads_per_kv; h += s.tile_queries)
-    f(kv_head * s.heads_per_kv + h, int32_t(smaller(s.tile_queries, s.heads_per_kv - h)));
+// Query heads of one group, at most tile_queries at a time.
+template <class F> BAO_INLINE void for_heads(const AttentionStages& s, const AttentionCut& cut, int32_t group, F&& f) {
+  const int32_t count = s.heads_per_kv / cut.parts;
+  for (int32_t h = 0; h < count; h += s.tile_queries) f(group * count + h, int32_t(smaller(s.tile_queries, count - h)));
 }
 
 void attention_tiles(const AttentionStages& s, const Run& run, const AttentionCut& cut, int32_t piece) {
   const AttentionArgs& a = s.a;
-  int32_t kv_head = piece % a.pool.kv_heads, row = piece / a.pool.kv_heads * cut.tile_rows;
+  const int32_t group = piece % cut.groups(a);
+  int32_t row = piece / cut.groups(a) * cut.tile_rows;
   const int32_t end = int32_t(smaller(cut.rows, row + cut.tile_rows));
   while (row < end) {
     int32_t sequence = token_of(*run.step, a.dst.rows_of, row).sequence, next = row + 1;
     while (next < end && token_of(*run.step, a.dst.rows_of, next).sequence == sequence) next++;
-    for_heads(s, kv_head, [&](int32_t head, int32_t heads) { attend_tile(s, run, row, next - row, head, heads); });
+    for_heads(s, cut, group, [&](int32_t head, int32_t heads) { attend_tile(s, run, row, next - row, head, heads); });
     row = next;
   }
 }
@@ -377,15 +389,15 @@ void attention_one_split(const AttentionStages& s, const Run& run, const Attenti
   const AttentionArgs& a = s.a;
   const int64_t head_dim = a.pool.head_dim;
   const Splits splits = splits_of(a);
-  int32_t kv_head = piece % a.pool.kv_heads, row = piece / a.pool.kv_heads % cut.rows, slot = cut.splits - 1 - piece / a.pool.kv_heads / cut.rows;
+  const int32_t groups = cut.groups(a), group = piece % groups, row = piece / groups % cut.rows, slot = cut.splits - 1 - piece / groups / cut.rows;
   Visible v = visible_of(a, token_of(*run.step, a.dst.rows_of, row).position);
   if (v.end <= v.first) return;
   int32_t split = splits.of_page(v.first / 64) + slot, last_page = (v.end - 1) / 64;
   if (split > splits.of_page(last_page)) return;
-  for_heads(s, kv_head, [&](int32_t head, int32_t heads) {
+  for_heads(s, cut, group, [&](int32_t head, int32_t heads) {
     Tile t;
     tile_begin(t, s, run, row, 1, head, heads);
-      attend_split(t, int32_t(larger(splits.first_page(split), v.first / 64)), int32_t(smaller(splits.first_page(split + 1), last_page + 1)));
+    attend_split(t, int32_t(larger(splits.first_page(split), v.first / 64)), int32_t(smaller(splits.first_page(split + 1), last_page + 1)));
     for (int32_t h = 0; h < heads; h++) {
       float* partial = partial_of(s, run, row, head + h, slot);
       partial[0] = t.m[h];
@@ -426,7 +438,7 @@ void record_attention(Builder& b, const AttentionArgs& a) {
         [](const void* p, const Run& run) {
           const auto& s = args_of<AttentionStages>(p);
           AttentionCut cut = attention_cut(s, run);
-          return int32_t(cut.splits ? int64_t(cut.rows) * cut.splits * s.a.pool.kv_heads : int64_t(piece_count(cut.rows, cut.tile_rows)) * s.a.pool.kv_heads);
+          return int32_t(int64_t(cut.splits ? cut.rows * cut.splits : piece_count(cut.rows, cut.tile_rows)) * cut.groups(s.a));
         },
         [](const void* p, const Run& run, int32_t piece) {
           const auto& s = args_of<AttentionStages>(p);

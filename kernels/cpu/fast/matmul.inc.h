@@ -149,6 +149,21 @@ template <class F> BAO_INLINE void for_pieces(const Cut& c, const Run& run, int3
   }
 }
 
+// The bytes of tiles [first, first + count) of a weight that has as many, or of those up to its end.
+BAO_INLINE Beginning tiles_of(const WeightRef& w, int64_t first, int64_t count) {
+  int64_t row = first * W, end = smaller(row + count * W, w.rows);
+  return {w.row(0, row), (end - row) * w.row_bytes};
+}
+// Tells where the first pieces begin, if few rows wait for memory: beginning(first tile, tiles).
+template <class F> BAO_INLINE void tell_beginnings(const Cut& c, const Run& run, F&& beginning) {
+  if (!run.beginnings || !c.uneven() || c.row_blocks == 0) return;
+  for (int32_t i = 0; i < run.beginnings_wanted; i++) {
+    int64_t first = c.first(i * int32_t(c.row_blocks));
+    if (first >= c.tiles) return;
+    run.beginnings[i] = beginning(first, c.end(first) - first);
+  }
+}
+
 // ---- matmul and matmul_group: up to three weights, their tiles in one list
 
 struct MatmulStage {
@@ -171,7 +186,13 @@ BAO_INLINE Cut matmul_cut(const MatmulStage& a, const Run& run) {
   return cut_of(a.act.units(run), tiles, a.w[0].row_bytes * W, run.threads);
 }
 int32_t matmul_pieces(const void* args, const Run& run) {
-  return matmul_cut(args_of<MatmulStage>(args), run).pieces();
+  const MatmulStage& a = args_of<MatmulStage>(args);
+  const Cut c = matmul_cut(a, run);
+  tell_beginnings(c, run, [&](int64_t tile, int64_t count) {
+    const WeightRef& w = a.find(&tile);
+    return tiles_of(w, tile, count);
+  });
+  return c.pieces();
 }
 void matmul_run(const void* args, const Run& run, int32_t piece) {
   const MatmulStage& a = args_of<MatmulStage>(args);
@@ -280,7 +301,10 @@ BAO_INLINE Cut glu_cut(const GluStage& a, const Run& run) {
   return cut_of(a.act.units(run), tile_count(a.gate.rows), (a.gate.row_bytes + a.up.row_bytes) * W, run.threads);
 }
 int32_t glu_tiles_pieces(const void* args, const Run& run) {
-  return glu_cut(args_of<GluStage>(args), run).pieces();
+  const GluStage& a = args_of<GluStage>(args);
+  const Cut c = glu_cut(a, run);
+  tell_beginnings(c, run, [&](int64_t tile, int64_t count) { return tiles_of(a.gate, tile, smaller(count, GLU_RUN)); });
+  return c.pieces();
 }
 void glu_tiles_run(const void* args, const Run& run, int32_t piece) {
   const GluStage& a = args_of<GluStage>(args);
