@@ -258,7 +258,7 @@ describe("waiting", () => {
     stream.submit(0);
     const began = Date.now();
     device.dispose();
-    expect(Date.now() - began).toBeLessThan(20_000); // the whole work would take far longer
+    expect(Date.now() - began).toBeLessThan(process.env["METAL_EMULATOR_CHECKED"] ? 200_000 : 20_000); // the whole work would take far longer
     expect(() => rig.stream.submit(0)).toThrow(KernelError);
   });
 });
