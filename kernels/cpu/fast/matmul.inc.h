@@ -73,7 +73,7 @@ BAO_INLINE void run_tile(Worker& worker, const WeightRef& w, int64_t expert, con
 BAO_INLINE const uint8_t* tile_data(const WeightRef& w, int64_t expert, int64_t index) { return w.row(expert, output_tile(w.rows, index).first); }
 BAO_INLINE bool alike(const WeightRef& a, const WeightRef& b) { return a.dtype == b.dtype && a.row_bytes == b.row_bytes; }
 // The place in a run of tiles that ends at `end` where it has to be known what is read after it.
-BAO_INLINE int64_t last_call(const WeightRef& w, int64_t begin, int64_t end) { return larger(begin, end - 1 - AHEAD_BYTES / (w.row_bytes * W)); }
+BAO_INLINE int64_t last_call(const WeightRef& w, int64_t begin, int64_t end) { return larger(begin, end - 1 - tiles_ahead(w.row_bytes * W)); }
 // Tiles [begin, end) of one weight. store(place, values [rows][W]). after() gives the tile that this thread reads then, if it is alike, else null,
 // and is asked as late as possible. `fetched`: whether such a call has announced this run. Gives the same for the next one.
 template <class After, class Store> BAO_INLINE bool run_tiles(Worker& worker, const WeightRef& w, int64_t expert, int64_t begin, int64_t end, bool fast, int64_t rows, bool fetched, After&& after, Store&& store) {
