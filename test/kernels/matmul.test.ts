@@ -77,6 +77,20 @@ describe("matmul against the reference", () => {
     }, SUM, { precision: "fast-int8" });
   });
 
+  test("the largest codes and activations: no sum of bytes saturates", () => {
+    for (const dtype of DTYPES) {
+      if (blockOf(dtype) === 1) continue;
+      for (const rows of [1, 2, 5]) {
+        parity((rig) => {
+          const w = rig.weight({ dtype, rows: 19, columns: 512, content: "ones" }), x = new Float32Array(rows * 512).map((_, i) => (i < 512 ? 1 : -1));
+          const vx = rig.input(x, 1, 512), dst = rig.view(rows, 1, 19);
+          rig.run({ rows, outputs: [] }, (r) => r.matmul(dst, vx, w));
+          return { dst: rig.f32(dst) };
+        }, SUM, { precision: "fast-int8", label: `${dtypeName(dtype)}, ${rows} rows` });
+      }
+    }
+  });
+
   test("NaN and infinities stay in their row, large activations do not overflow", () => {
     for (const precision of PRECISIONS) {
       for (const dtype of [BAO.F32, BAO.F16, BAO.BF16, BAO.Q4_0, BAO.Q8_0, BAO.Q4_K, BAO.Q6_K, BAO.MXFP4] as const) {

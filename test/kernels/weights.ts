@@ -17,8 +17,8 @@ export interface WeightSpec {
   seed?: number;
   /** Bytes before the tensor. 0 ... 15 beside a multiple of 16 make the library copy it. */
   offset?: number;
-  /** "quantised": normal values of deviation `scale` through the quantiser. "blocks": any bytes that are a valid block. */
-  content?: "quantised" | "blocks";
+  /** "quantised": normal values of deviation `scale` through the quantiser. "blocks": any bytes that are a valid block. "ones": every bit of codes and small scales set. */
+  content?: "quantised" | "blocks" | "ones";
   scale?: number;
 }
 
@@ -60,11 +60,21 @@ function blocks(spec: WeightSpec, random: Random, bytes: number): Uint8Array<Arr
   return out;
 }
 
+function ones(spec: WeightSpec, bytes: number): Uint8Array<ArrayBuffer> {
+  const out = new Uint8Array(new ArrayBuffer(bytes)).fill(0xff), layout = LAYOUT[spec.dtype]!, view = new DataView(out.buffer), eighth = 0x3000;
+  for (let at = 0; at < bytes; at += layout.bytes) {
+    for (const h of layout.halves ?? []) view.setUint16(at + h, eighth, true);
+    for (const e of [...(layout.e8m0 ?? []), ...(layout.e4m3 ?? [])]) out[at + e] = 0x70;
+  }
+  return out;
+}
+
 /** The bytes of a weight, [experts][rows][columns]. */
 export function weightBytes(spec: WeightSpec): Uint8Array<ArrayBuffer> {
   const random = new Random((spec.seed ?? 1) * 7919 + spec.dtype), host = openHost();
   const rows = spec.rows * (spec.experts ?? 1), bytes = host.rowBytes(spec.dtype, spec.columns) * rows;
   if (bytes === 0) throw new Error(`${spec.columns} columns are no whole blocks of ${dtypeName(spec.dtype)}`);
+  if (spec.content === "ones") return ones(spec, bytes);
   if (spec.content === "blocks" && spec.dtype !== BAO.F32 && spec.dtype !== BAO.BF16) return blocks(spec, random, bytes);
   const source = random.f32(rows * spec.columns, spec.scale ?? 0.1), out = new Uint8Array(new ArrayBuffer(bytes));
   if (spec.dtype === BAO.F32) return new Uint8Array(source.buffer);
