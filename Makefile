@@ -58,7 +58,7 @@ help:
 	@echo "make demo        packages, CPU library, and a short text from the embedded model"
 	@echo "make test        packages, CPU library, and all tests"
 	@echo "make test-native the tests written in C++"
-	@echo "make test-metal  the Metal library on its emulated device in every mode; needs clang 19 and lld 19, takes hours"
+	@echo "make test-metal  the Metal library on its emulated device in every mode; needs clang 19, lld 19 and llvm 19, takes hours"
 	@echo "make metal-cross the Metal library for arm64 macOS, to be checked and not to be used; needs clang 19 and lld 19"
 	@echo "make metal-probe what a Mac is to tell about the Metal library, as a report; elsewhere on the emulated device"
 	@echo "make test-arm64  the same for arm64 on a machine of another kind; needs a cross compiler and qemu, takes minutes"
