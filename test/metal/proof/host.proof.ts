@@ -58,7 +58,7 @@ const BUGS: readonly Bug[] = [
   { name: "a freed buffer kept by the residency set", changes: [["    [b->context->resident removeAllocation:b->buffer];\n", ""]] },
   { name: "residency never ended", changes: [["if (c->requested) [c->resident endResidency];", ""]], task: "freedAtOnce" },
   { name: "an operand written after the commit", changes: [...KEEP_FIRST, [COMMIT, `${COMMIT} ${SPOIL}`]], env: { METAL_EMULATOR_CHECKED: "1", METAL_EMULATOR_DELAY_US: "2000" } },
-  { name: "an operand written while its kernel runs", changes: [...KEEP_FIRST, [COMMIT, `uint64_t before = emu_dispatches(); ${COMMIT} while (emu_dispatches() == before) {} ${SPOIL}`]], env: { METAL_EMULATOR_CHECKED: "1" } },
+  { name: "an operand written before its command buffer has ended", changes: [...KEEP_FIRST, [COMMIT, `uint64_t before = emu_dispatches(); ${COMMIT} while (emu_dispatches() == before) {} ${SPOIL}`]], env: { METAL_EMULATOR_CHECKED: "1", METAL_EMULATOR_END_US: "200000" } },
   { name: "a grid of zero", changes: [["MTLSizeMake(groups[0], groups[1]", "MTLSizeMake(0, groups[1]"]] },
   { name: "threadgroups given as threads", changes: [["dispatchThreadgroups:grid", "dispatchThreads:grid"]] },
 ];

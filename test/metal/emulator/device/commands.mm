@@ -48,6 +48,7 @@ void run_one(EmulatedCommandBuffer* commands) {
   std::string error;
   auto [code, operations] = planned_failure();
   for (size_t i = 0; i < commands->operations.size() && error.empty() && (!code || (long)i < operations); i++) error = commands->operations[i]();
+  if (long microseconds = setting("END_US", 0)) usleep((useconds_t)microseconds);
   commands->ended = now();
   watch_end(commands);
   if (code) {
