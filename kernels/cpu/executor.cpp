@@ -277,8 +277,11 @@ void Executor::announce(const Job& job, int32_t participant) {
   }
   announced_++;
   for (int32_t i = 0; i < run.beginnings_wanted; i++) {
-    const uint64_t line = reinterpret_cast<uintptr_t>(beginnings[i].data) / line_bytes;
-    ahead_[i].lines.store(line << 12 | static_cast<uint64_t>(std::min(beginnings[i].bytes / line_bytes, ahead_lines)), std::memory_order_relaxed);
+    const Beginning& b = beginnings[i];
+    const uint64_t line = reinterpret_cast<uintptr_t>(b.data) / line_bytes;
+    const int64_t lines = b.bytes / line_bytes * (b.apart ? beginning_places : 1);
+    ahead_[i].apart.store(b.apart, std::memory_order_relaxed);
+    ahead_[i].lines.store(line << 12 | static_cast<uint64_t>(std::min(lines, ahead_lines)), std::memory_order_relaxed);
   }
 }
 
@@ -289,8 +292,12 @@ bool Executor::fetch_ahead(int32_t participant) {
   if (lines != ahead.seen) ahead.seen = lines, ahead.asked = 0;
   const int32_t end = std::min(static_cast<int32_t>(lines & 0xfff), ahead.asked + static_cast<int32_t>(lines_at_once));
   if (ahead.asked >= end) return false;
-  const char* line = reinterpret_cast<const char*>(static_cast<uintptr_t>(lines >> 12) * line_bytes);
-  for (; ahead.asked < end; ahead.asked++) __builtin_prefetch(line + ahead.asked * line_bytes, 0, 2);
+  const int64_t apart = ahead.apart.load(std::memory_order_relaxed);
+  const uintptr_t line = static_cast<uintptr_t>(lines >> 12) * line_bytes;
+  for (; ahead.asked < end; ahead.asked++) {
+    const int64_t at = apart ? ahead.asked / beginning_places * line_bytes + ahead.asked % beginning_places * apart : ahead.asked * line_bytes;
+    __builtin_prefetch(reinterpret_cast<const char*>(line + static_cast<uintptr_t>(at)), 0, 2);
+  }
   return true;
 }
 

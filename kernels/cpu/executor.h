@@ -92,6 +92,7 @@ class Executor {
   // fetched that stage may be over and the weight gone, which a prefetch does not mind.
   struct alignas(64) Ahead {
     std::atomic<uint64_t> lines{0};
+    std::atomic<int64_t> apart{0};       // not 0: the lines are four places' in turns. Another address if both change meanwhile, and no more
     uint64_t seen = 0;                   // by its participant alone: the last `lines`, and how many of them have been asked for
     int32_t asked = 0;
   };

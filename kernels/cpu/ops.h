@@ -4,10 +4,11 @@
 
 namespace bao {
 
-// Where a piece begins to read weights.
+constexpr int32_t beginning_places = 4;
+// Where a piece begins to read weights: so many bytes in one place, or in each of these that lie `apart` bytes from each other.
 struct Beginning {
   const uint8_t* data = nullptr;
-  int64_t bytes = 0;
+  int64_t bytes = 0, apart = 0;
 };
 
 struct Run {

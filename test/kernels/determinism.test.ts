@@ -87,6 +87,36 @@ describe("the same bits", () => {
     });
   }
 
+  // Few rows may be read in another order than many: by type, and where an op's weights differ.
+  test("fast: one row, two and five, of weights of every form", () => {
+    const columns = 512, most = 5, types: readonly (readonly [gate: number, up: number])[] = [[BAO.Q4_K, BAO.Q4_K], [BAO.Q4_K, BAO.Q6_K], [BAO.Q5_K, BAO.Q8_0], [BAO.Q8_0, BAO.Q4_0], [BAO.F16, BAO.Q6_K]];
+    for (const isa of isas()) {
+      const device = subject({ isa, precision: "fast", threads: 2 });
+      if (!batchInvariant(device)) continue;
+      const found = play(device, (rig) => {
+        const { r } = rig, x = rig.input(new Random(1).f32(most * columns), 1, columns), ids = rig.input(Int32Array.of(2, 0, 1, 2, 0, 2, 2, 1, 0, 1), 1, 2), weights = rig.input(new Random(2).f32(most * 2), 1, 2);
+        const views: ReturnType<Rig["view"]>[] = [], view = (d1: number, d2: number): ReturnType<Rig["view"]> => views[views.push(rig.view(most, d1, d2)) - 1]!;
+        const w = (dtype: number, rows: number, experts = 1): ReturnType<Rig["weight"]> => rig.weight({ dtype, rows, columns, experts, seed: rows + dtype });
+        rig.stream.record(() => {
+          for (const [gate, up] of types) {
+            r.matmulGlu(view(1, 72), x, w(gate, 72), w(up, 72), "gelu");
+            r.matmulGroup([view(1, 64), view(1, 24), view(1, 20)], x, [w(gate, 64), w(up, 24), w(gate, 20)]);
+            r.moeMatmulGlu(view(2, 48), x, w(gate, 48, 3), w(up, 48, 3), ids, "silu");
+            r.moeMatmulGlu(view(2, 40), x, w(gate, 80, 3), undefined, ids, "gelu");
+            r.moeMatmulSum(view(1, 136), x, w(up, 136, 3), ids, weights);
+          }
+        });
+        const out: Outputs = {};
+        for (const rows of [most, 1, 2]) {
+          rig.submit({ rows, outputs: [] });
+          views.forEach((v, i) => { out[`${rows} rows, output ${i}`] = rig.f32(v, rows); });
+        }
+        return out;
+      }, { maxRows: most });
+      for (const [name, values] of Object.entries(found)) expectClose({ [name]: values }, { [name]: found[name.replace(/^\d+/, String(most))]!.slice(0, values.length) }, 0, `${isa}: ${name}`);
+    }
+  });
+
   test("in exact precision every instruction set computes what the reference computes", () => {
     const expected = run(oracle(), "f32", [2, 0], 24);
     for (const isa of isas()) {

@@ -39,9 +39,9 @@ describe("matmul against the reference", () => {
     for (const precision of PRECISIONS) {
       test(`${dtypeName(dtype)} ${precision}`, () => {
         const block = blockOf(dtype);
-        const columns = block === 1 ? [1, 7, 97, 512] : block < 256 ? [block, block * 3, block * 19, 1024] : [256, 768, 1280];
+        const columns = block === 1 ? [1, 7, 97, 512] : block < 256 ? [block, block * 3, block * 19, 1024, 1536] : [256, 768, 1280, 512, 1536];
         columns.forEach((c, i) => {
-          const rows = [1, 3, 70, 17][i % 4]!, offset = [0, 16, dtype === BAO.F32 ? 4 : 2, 4][i % 4]!;
+          const rows = [1, 3, 70, 17, 72][i]!, offset = [0, 16, dtype === BAO.F32 ? 4 : 2, 4][i % 4]!;
           for (const content of ["quantised", "blocks"] as const) {
             const spec = { dtype, rows, columns: c, offset, content, seed: i + 1 };
             parity(counts(spec, [{}, { offsetBytes: 4, gapBytes: 12 }, { offsetBytes: 64, gapBytes: 64 }][i % 3]), bounds(precision), { precision, floor: 1, label: `${dtypeName(dtype)} ${rows} x ${c} ${content} ${precision}` });
@@ -80,13 +80,13 @@ describe("matmul against the reference", () => {
   test("the largest codes and activations: no sum of bytes saturates", () => {
     for (const dtype of DTYPES) {
       if (blockOf(dtype) === 1) continue;
-      for (const rows of [1, 2, 5]) {
+      for (const [rows, outputs] of [[1, 19], [2, 19], [5, 19], [1, 24], [2, 24]] as const) {
         parity((rig) => {
-          const w = rig.weight({ dtype, rows: 19, columns: 512, content: "ones" }), x = new Float32Array(rows * 512).map((_, i) => (i < 512 ? 1 : -1));
-          const vx = rig.input(x, 1, 512), dst = rig.view(rows, 1, 19);
+          const w = rig.weight({ dtype, rows: outputs, columns: 512, content: "ones" }), x = new Float32Array(rows * 512).map((_, i) => (i < 512 ? 1 : -1));
+          const vx = rig.input(x, 1, 512), dst = rig.view(rows, 1, outputs);
           rig.run({ rows, outputs: [] }, (r) => r.matmul(dst, vx, w));
           return { dst: rig.f32(dst) };
-        }, SUM, { precision: "fast-int8", label: `${dtypeName(dtype)}, ${rows} rows` });
+        }, SUM, { precision: "fast-int8", label: `${dtypeName(dtype)}, ${rows} rows, ${outputs} outputs` });
       }
     }
   });
@@ -95,20 +95,23 @@ describe("matmul against the reference", () => {
     for (const precision of PRECISIONS) {
       for (const dtype of [BAO.F32, BAO.F16, BAO.BF16, BAO.Q4_0, BAO.Q8_0, BAO.Q4_K, BAO.Q6_K, BAO.MXFP4] as const) {
         const out = parity((rig) => {
-          const w = rig.weight({ dtype, rows: 5, columns: 256 }), x = new Random(9).f32(6 * 256);
+          const w = rig.weight({ dtype, rows: 8, columns: 256 }), x = new Random(9).f32(6 * 256);
           x[0 * 256 + 3] = NaN;
           x[1 * 256 + 255] = Infinity;
           for (let c = 0; c < 256; c++) x[3 * 256 + c]! *= 1e6;
           for (let c = 0; c < 256; c++) x[4 * 256 + c]! *= 1e-30;
-          const vx = rig.input(x, 1, 256), dst = rig.view(6, 1, 5), outputs: Outputs = {};
+          const vx = rig.input(x, 1, 256), dst = rig.view(6, 1, 8), outputs: Outputs = {};
           rig.run({ rows: 6, outputs: [] }, (r) => r.matmul(dst, vx, w));
           for (let r = 0; r < 6; r++) {
-            const row = rig.f32(dst).slice(r * 5, r * 5 + 5);
+            const row = rig.f32(dst).slice(r * 8, r * 8 + 8);
             // An infinity gives infinities in f32 and NaN in int8: not finite in both.
             outputs[`row ${r}`] = r === 1 ? row.map((v) => (Number.isFinite(v) ? v : NaN)) : row;
           }
+          rig.submit({ rows: 1, outputs: [] });
+          outputs["row 0 alone"] = rig.f32(dst, 1);
           return outputs;
         }, SUM, { precision, label: `${dtypeName(dtype)} ${precision}` });
+        expect(out["row 0 alone"]!.every(Number.isNaN)).toBe(true);
         expect(out["row 0"]!.every(Number.isNaN)).toBe(true);
         expect(out["row 1"]!.some(Number.isFinite)).toBe(false);
         for (const r of [2, 3, 4, 5]) expect(out[`row ${r}`]!.every(Number.isFinite)).toBe(true);

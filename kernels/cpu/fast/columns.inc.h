@@ -1,4 +1,4 @@
-// Blocks of 256 columns met by one or two activation rows with lanes along the columns, for AVX-512 and AVX2: weights are used as they are
+// Blocks of 256 columns met by one or two activation rows with lanes along the columns, for AVX-512: weights are used as they are
 // loaded, and only the dot products of groups are transposed. Integer sums do not depend on their order, and floats are added as everywhere
 // (dot_end), so the bits are those of the lanes-are-rows form. Included by dot.inc.h.
 
@@ -6,20 +6,14 @@
 template <class T> struct Columns;
 template <class T> constexpr bool along_columns = false;
 
-#if defined(__AVX512F__) || defined(__AVX2__)
+#if defined(__AVX512F__)
 template <> constexpr bool along_columns<UnpackQ4_K> = true;
 template <> constexpr bool along_columns<UnpackQ5_K> = true;
-template <> constexpr bool along_columns<UnpackQ6_K> = W == 16;
+template <> constexpr bool along_columns<UnpackQ6_K> = true;
 
-#if defined(__AVX512F__)
 BAO_INLINE vi packed16(vi a, vi b) { return _mm512_packs_epi32(a, b); }
 BAO_INLINE vi pair_sums(vi a) { return _mm512_madd_epi16(a, _mm512_set1_epi16(1)); }
 template <int PICK> BAO_INLINE vi dwords_of(vi a, vi b) { return ibits(_mm512_shuffle_ps(ifloat_bits(a), ifloat_bits(b), PICK)); }
-#else
-BAO_INLINE vi packed16(vi a, vi b) { return _mm256_packs_epi32(a, b); }
-BAO_INLINE vi pair_sums(vi a) { return _mm256_madd_epi16(a, _mm256_set1_epi16(1)); }
-template <int PICK> BAO_INLINE vi dwords_of(vi a, vi b) { return ibits(_mm256_shuffle_ps(ifloat_bits(a), ifloat_bits(b), PICK)); }
-#endif
 constexpr int EVEN = 0x88, ODD = 0xDD;  // elements 0 and 2, or 1 and 3, of a, then of b
 
 // Sums of neighbours in each 128-bit lane, a's before b's. Values have to fit into 16 bits.
@@ -50,9 +44,7 @@ struct PairsHead {
   template <int J> BAO_INLINE vf scale() const { return vmul(d, value<J>(scales)); }
   template <int J> BAO_INLINE vf minimum() const { return vmul(dmin, value<J>(minimums)); }
 };
-#endif
 
-#if defined(__AVX512F__)
 BAO_INLINE vi two_halves(vi low, vi high) { return _mm512_inserti64x4(low, _mm512_castsi512_si256(high), 1); }
 BAO_INLINE vi load_half(const void* p) { return _mm512_castsi256_si512(_mm256_loadu_si256(static_cast<const __m256i*>(p))); }
 BAO_INLINE vi load_twice(const void* p) { return _mm512_broadcast_i64x4(_mm256_loadu_si256(static_cast<const __m256i*>(p))); }
@@ -178,60 +170,4 @@ template <> struct Columns<UnpackQ6_K> {
     for (int r = 0; r < ROWS; r++) a[r] += 8;
   }
 };
-
-#elif defined(__AVX2__)
-// A vector holds 16 bytes of two rows, r and r + 4, so that lane_sums of rows 0 ... 3 gives all eight in order.
-BAO_INLINE vi load_pair(const uint8_t* p, int64_t stride) {
-  auto at = [](const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
-  return _mm256_inserti128_si256(_mm256_castsi128_si256(at(p)), at(p + 4 * stride), 1);
-}
-BAO_INLINE vi load_twice(const void* p) { return _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
-// Two products of each 16 bits, as one sum.
-BAO_INLINE vi dots16(vi weights, vi activations) { return _mm256_maddubs_epi16(weights, activations); }
-BAO_INLINE vi iadd16(vi a, vi b) { return _mm256_add_epi16(a, b); }
-
-// Q4_K and Q5_K: 32 bytes hold a group in their low nibbles and the next one in their high ones.
-template <class T> struct ColumnsOfPairs {
-  static constexpr bool FIFTH = T::BYTES != 144;
-  static constexpr int LARGEST = 8 * (FIFTH ? 31 : 15) * 127;
-
-  // Pairs are a loop: the compiler would gather the fetches of unrolled ones in one place.
-  template <int ROWS> static BAO_INLINE void block(const uint8_t* p, int64_t stride, Ahead<T>& ahead, const ActBlock** a, vf* sum) {
-    vf scale[8], minimum[8];
-    PairsHead head(p, stride);
-    unroll<8>([&](auto j) {
-      constexpr int J = decltype(j)::value;
-      scale[J] = head.template scale<J>(), minimum[J] = head.template minimum<J>();
-    });
-#pragma GCC unroll 1
-    for (int g = 0; g < 8; g += 2) {
-      vi x[ROWS][4], y[ROWS][4];
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; i++) {
-        if (i % 2 == 0) ahead.fetch();
-        const uint8_t* at = p + i * stride + 16;
-#pragma GCC unroll 2
-        for (int h = 0; h < 2; h++) {
-          vi q = load_pair(at + (FIFTH ? 32 : 0) + 16 * g + 16 * h, stride), low = low_bits<4>(q), high = low_bits<4>(ishr<4>(q));
-          if constexpr (FIFTH) {
-            vi bits = _mm256_srli_epi32(load_pair(at + 16 * h, stride), g);
-            low = ior(low, iand(ishl<4>(bits), ibytes(16))), high = ior(high, iand(ishl<3>(bits), ibytes(16)));
-          }
-          for (int r = 0; r < ROWS; r++) {
-            vi u = dots16(low, load_twice(a[r][g].q + 16 * h)), v = dots16(high, load_twice(a[r][g + 1].q + 16 * h));
-            x[r][i] = h ? iadd16(x[r][i], u) : u, y[r][i] = h ? iadd16(y[r][i], v) : v;
-          }
-        }
-        for (int r = 0; r < ROWS; r++) x[r][i] = pair_sums(x[r][i]), y[r][i] = pair_sums(y[r][i]);
-      }
-      for (int r = 0; r < ROWS; r++) {
-        sum[r] = dot_end<32, true>(sum[r], lane_sums<LARGEST>(x[r]), scale[g], minimum[g], a[r] + g, 0);
-        sum[r] = dot_end<32, true>(sum[r], lane_sums<LARGEST>(y[r]), scale[g + 1], minimum[g + 1], a[r] + g + 1, 0);
-      }
-    }
-    for (int r = 0; r < ROWS; r++) a[r] += 8;
-  }
-};
-template <> struct Columns<UnpackQ4_K> : ColumnsOfPairs<UnpackQ4_K> {};
-template <> struct Columns<UnpackQ5_K> : ColumnsOfPairs<UnpackQ5_K> {};
 #endif

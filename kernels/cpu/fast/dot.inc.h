@@ -210,6 +210,7 @@ template <class T, int ROWS> struct DotSink {
 };
 
 #include "columns.inc.h"
+#include "streams.inc.h"
 
 template <class T> BAO_INLINE void gather_heads(TileScratch& t, const uint8_t* p, int64_t stride, int64_t blocks) {
   for (int r = 0; r < W; r++) {

@@ -49,49 +49,93 @@ BAO_INLINE const ActBlock* rounded_rows(const ActStage& a, const Run& run) {
 }
 
 BAO_INLINE int64_t tile_count(int64_t rows) { return (rows + W - 1) / W; }
-// The first output of tile `index` and the lanes that are its own: the last tile reaches back to stay whole, and repeats some outputs of the
-// tile before it (with the same bits) that are not stored.
+// The outputs of a tile: `lanes` from `first`, of which `skip` are not its own, because the last tile reaches back to stay whole and repeats some
+// outputs of the tile before it (with the same bits). Or two from each of PLACES places that are `apart` outputs from each other.
 struct OutputTile {
   int64_t first;
   int skip, lanes;
+  int64_t apart;
 };
-BAO_INLINE OutputTile output_tile(int64_t rows, int64_t index) {
-  int64_t first = index * W, left = rows - first;
-  if (left >= W) return {first, 0, W};
-  if (rows >= W) return {rows - W, int(W - left), W};
-  return {0, 0, int(rows)};
-}
-// acc = the tile's dot products with w.rows of `worker`, times the weight's factor. more, other: as in WeightTile.
-BAO_INLINE void run_tile(Worker& worker, const WeightRef& w, int64_t expert, const OutputTile& place, bool fast, int64_t rows, int64_t more, float* acc, const uint8_t* other) {
-  WeightTile tile = {w.row(expert, place.first), w.row_bytes, place.lanes, more, other};
-  tile_dot(worker.tile, tile, w.dtype, w.columns, fast, worker.rows, rows, acc);
+// Tiles of a weight as one thread meets them: which form they have depends on the rows of activations that wait for it.
+struct Tiles {
+  const WeightRef* w = nullptr;
+  int64_t expert = 0;
+  bool fast = false, places = false;
+  BAO_INLINE Tiles() = default;
+  BAO_INLINE Tiles(const WeightRef& w, int64_t expert, bool fast, int64_t rows)
+      : w(&w), expert(expert), fast(fast), places(fast && rows <= 2 && reads_places(w.dtype) && w.rows % W == 0 && w.columns % CHUNK == 0) {}
+  BAO_INLINE OutputTile place(int64_t index) const {
+    if (places) return {2 * index, 0, W, w->rows / PLACES};
+    int64_t first = index * W, left = w->rows - first;
+    if (left >= W) return {first, 0, W, 0};
+    if (w->rows >= W) return {w->rows - W, int(W - left), W, 0};
+    return {0, 0, int(w->rows), 0};
+  }
+  BAO_INLINE const uint8_t* data(int64_t index) const { return w->row(expert, place(index).first); }
+  // Asks for the first bytes of a tile and what follows it.
+  BAO_INLINE void fetch(int64_t index) const {
+    if (places) start_streams(data(index), w->rows / PLACES * w->row_bytes);
+    else fetch_start(data(index), w->row_bytes, w->columns);
+  }
+  // Where tiles [first, first + count), or those up to the weight's end, are read.
+  BAO_INLINE Beginning beginning(int64_t first, int64_t count) const {
+    count = smaller(count, tile_count(w->rows) - first);
+    if (places) return {data(first), count * 2 * w->row_bytes, w->rows / PLACES * w->row_bytes};
+    return {data(first), smaller(count * W, w->rows - first * W) * w->row_bytes, 0};
+  }
+  // The place in a run of tiles that ends at `end` where it has to be known what is read after it.
+  BAO_INLINE int64_t last_call(int64_t begin, int64_t end) const { return larger(begin, end - 1 - (places ? 0 : tiles_ahead(w->row_bytes * W))); }
+};
+// A tile that is read next, if it is known.
+struct NextTile {
+  Tiles tiles;
+  int64_t index = 0;
+};
+// What a run of tiles has to know of the next one. Streams are begun at once, others by the tiles before them, if they are alike.
+struct Announced {
+  const uint8_t* other = nullptr;
+  bool any = false;
+  BAO_INLINE void next(const Tiles& now, const NextTile& next) {
+    const WeightRef *a = now.w, *b = next.tiles.w;
+    any = b && now.places == next.tiles.places && (now.places || (a->dtype == b->dtype && a->row_bytes == b->row_bytes));
+    if (any && now.places) next.tiles.fetch(next.index);
+    else if (any) other = next.tiles.data(next.index);
+  }
+};
+// acc = dot products of tile `index` with w.rows of `worker`, times the weight's factor. more, other: as in WeightTile.
+BAO_INLINE void run_tile(Worker& worker, const Tiles& tiles, int64_t index, int64_t rows, int64_t more, float* acc, const uint8_t* other) {
+  const WeightRef& w = *tiles.w;
+  const OutputTile place = tiles.place(index);
+  const uint8_t* data = w.row(tiles.expert, place.first);
+  if (tiles.places) places_dot(data, place.apart * w.row_bytes, w.row_bytes, w.dtype, w.columns, worker.rows, rows, acc);
+  else tile_dot(worker.tile, {data, w.row_bytes, place.lanes, more, other}, w.dtype, w.columns, tiles.fast, worker.rows, rows, acc);
   if (w.factors) {
-    vf factor = vset1(w.factor(expert));
+    vf factor = vset1(w.factor(tiles.expert));
     for (int64_t i = 0; i < rows * W; i += W) vstore(acc + i, vmul(vload(acc + i), factor));
   }
 }
-BAO_INLINE const uint8_t* tile_data(const WeightRef& w, int64_t expert, int64_t index) { return w.row(expert, output_tile(w.rows, index).first); }
-BAO_INLINE bool alike(const WeightRef& a, const WeightRef& b) { return a.dtype == b.dtype && a.row_bytes == b.row_bytes; }
-// The place in a run of tiles that ends at `end` where it has to be known what is read after it.
-BAO_INLINE int64_t last_call(const WeightRef& w, int64_t begin, int64_t end) { return larger(begin, end - 1 - tiles_ahead(w.row_bytes * W)); }
-// Tiles [begin, end) of one weight. store(place, values [rows][W]). after() gives the tile that this thread reads then, if it is alike, else null,
-// and is asked as late as possible. `fetched`: whether such a call has announced this run. Gives the same for the next one.
-template <class After, class Store> BAO_INLINE bool run_tiles(Worker& worker, const WeightRef& w, int64_t expert, int64_t begin, int64_t end, bool fast, int64_t rows, bool fetched, After&& after, Store&& store) {
-  if (!fetched) fetch_start(tile_data(w, expert, begin), w.row_bytes, w.columns);
-  const int64_t call = last_call(w, begin, end);
-  const uint8_t* other = nullptr;
+// Tiles [begin, end). store(place, values [rows][W]). after() gives the tile that this thread reads then, and is asked as late as possible.
+// `fetched`: whether such a call has announced this run. Gives the same for the next one.
+template <class After, class Store> BAO_INLINE bool run_tiles(Worker& worker, const Tiles& tiles, int64_t begin, int64_t end, int64_t rows, bool fetched, After&& after, Store&& store) {
+  if (!fetched) tiles.fetch(begin);
+  const int64_t call = tiles.last_call(begin, end);
+  Announced announced;
   for (int64_t t = begin; t < end; t++) {
-    if (t == call) other = after();
-    OutputTile place = output_tile(w.rows, t);
-    run_tile(worker, w, expert, place, fast, rows, end - t - 1, worker.acc, other);
-    store(place, worker.acc);
+    if (t == call) announced.next(tiles, after());
+    run_tile(worker, tiles, t, rows, end - t - 1, worker.acc, announced.other);
+    store(tiles.place(t), worker.acc);
   }
-  return other != nullptr;
+  return announced.any;
 }
 BAO_INLINE void store_lanes(float* dst, const float* acc, const OutputTile& place) {
   dst += place.first;
-  if (place.skip == 0 && place.lanes == W) vstore(dst, vload(acc));
-  else for (int i = place.skip; i < place.lanes; i++) dst[i] = acc[i];
+  if (place.apart) {
+    for (int i = 0; i < W; i++) dst[i % PLACES * place.apart + i / PLACES] = acc[i];
+  } else if (place.skip == 0 && place.lanes == W) {
+    vstore(dst, vload(acc));
+  } else {
+    for (int i = place.skip; i < place.lanes; i++) dst[i] = acc[i];
+  }
 }
 
 // How a matmul of `rows` by `tiles` is cut. Pieces of one tile group, differing in rows, follow each other so that they share its bytes.
@@ -149,11 +193,6 @@ template <class F> BAO_INLINE void for_pieces(const Cut& c, const Run& run, int3
   }
 }
 
-// The bytes of tiles [first, first + count) of a weight that has as many, or of those up to its end.
-BAO_INLINE Beginning tiles_of(const WeightRef& w, int64_t first, int64_t count) {
-  int64_t row = first * W, end = smaller(row + count * W, w.rows);
-  return {w.row(0, row), (end - row) * w.row_bytes};
-}
 // Tells where the first pieces begin, if few rows wait for memory: beginning(first tile, tiles).
 template <class F> BAO_INLINE void tell_beginnings(const Cut& c, const Run& run, F&& beginning) {
   if (!run.beginnings || !c.uneven() || c.row_blocks == 0) return;
@@ -179,6 +218,7 @@ struct MatmulStage {
     for (; i + 1 < count && *tile >= tile_count(w[i].rows); i++) *tile -= tile_count(w[i].rows);
     return w[i];
   }
+  BAO_INLINE int64_t rows_of(const Run& run, const Cut& c, int32_t piece) const { return smaller(act.units(run) - piece % c.row_blocks * c.rows_each, c.rows_each); }
 };
 BAO_INLINE Cut matmul_cut(const MatmulStage& a, const Run& run) {
   int64_t tiles = 0;
@@ -190,7 +230,7 @@ int32_t matmul_pieces(const void* args, const Run& run) {
   const Cut c = matmul_cut(a, run);
   tell_beginnings(c, run, [&](int64_t tile, int64_t count) {
     const WeightRef& w = a.find(&tile);
-    return tiles_of(w, tile, count);
+    return Tiles(w, 0, rounds(w, a.fast), a.rows_of(run, c, 0)).beginning(tile, count);
   });
   return c.pieces();
 }
@@ -200,10 +240,10 @@ void matmul_run(const void* args, const Run& run, int32_t piece) {
   const Cut c = matmul_cut(a, run);
   int64_t start = c.first(piece);
   const WeightRef& begun = a.find(&start);
-  fetch_start(tile_data(begun, 0, start), begun.row_bytes, begun.columns);  // on its way while activations are rounded
+  Tiles(begun, 0, rounds(begun, a.fast), a.rows_of(run, c, piece)).fetch(start);  // on its way while activations are rounded
   const ActBlock* rounded = a.rounded ? rounded_rows(a.act, run) : nullptr;
   for_pieces(c, run, piece, true, [&](int32_t piece, int64_t begin, int64_t end, bool fetched, auto&& next) {
-    int64_t first = piece % c.row_blocks * c.rows_each, rows = smaller(a.act.units(run) - first, c.rows_each), before = 0;
+    int64_t first = piece % c.row_blocks * c.rows_each, rows = a.rows_of(run, c, piece), before = 0;
     for (int i = 0; i < a.count; i++) {
       const WeightRef& w = a.w[i];
       int64_t tiles = tile_count(w.rows), from = larger(begin - before, 0), to = smaller(end - before, tiles);
@@ -211,13 +251,13 @@ void matmul_run(const void* args, const Run& run, int32_t piece) {
       if (from >= to) continue;
       bool fast = rounds(w, a.fast);
       for (int64_t r = 0; r < rows; r++) worker.rows[r] = fast ? static_cast<const void*>(rounded + (first + r) * (w.columns / 32)) : a.act.f32(first + r);
-      auto after = [&]() -> const uint8_t* {
+      auto after = [&]() -> NextTile {
         int64_t tile = before;
-        if (end <= before && !next(&tile)) return nullptr;
+        if (end <= before && !next(&tile)) return {};
         const WeightRef& found = a.find(&tile);
-        return alike(found, w) ? tile_data(found, 0, tile) : nullptr;
+        return {{found, 0, rounds(found, a.fast), rows}, tile};
       };
-      fetched = run_tiles(worker, w, 0, from, to, fast, rows, fetched, after, [&](const OutputTile& place, const float* values) {
+      fetched = run_tiles(worker, {w, 0, fast, rows}, from, to, rows, fetched, after, [&](const OutputTile& place, const float* values) {
         for (int64_t r = 0; r < rows; r++) {
           float* dst = a.dst_scratch < 0 ? a.dst[i].f32(first + r) : reinterpret_cast<float*>(run.scratch + a.dst_scratch) + (first + r) * w.rows;
           store_lanes(dst, values + r * W, place);
@@ -263,29 +303,35 @@ BAO_INLINE void split_gate_up(WeightRef& gate, WeightRef& up) {
 // Calls store(place, values [rows][W]) with act(gate) * up for each of the tiles [begin, end) of outputs. Gate tiles come in runs, and then the up
 // tiles of the same outputs: memory is fastest where it is read on. fetched, after: as in run_tiles; after() gives a gate tile.
 constexpr int64_t GLU_RUN = 32;
-template <class After, class Store> BAO_INLINE bool run_glu_tiles(Worker& worker, const WeightRef& gate, const WeightRef& up, int64_t expert, int64_t begin, int64_t end, const void* const* gate_rows, const void* const* up_rows, int64_t rows, int32_t fast, int32_t activation, bool fetched, After&& after, Store&& store) {
+struct GluTiles {
+  Tiles gate, up;  // of one form, so that equal indices are the same outputs
+  BAO_INLINE GluTiles(const WeightRef& g, const WeightRef& u, int64_t expert, int32_t fast, int64_t rows)
+      : gate(g, expert, rounds(g, fast), rows), up(u, expert, rounds(u, fast), rows) {
+    gate.places = up.places = gate.places && up.places;
+  }
+};
+template <class After, class Store> BAO_INLINE bool run_glu_tiles(Worker& worker, const GluTiles& tiles, int64_t begin, int64_t end, const void* const* gate_rows, const void* const* up_rows, int64_t rows, int32_t activation, bool fetched, After&& after, Store&& store) {
+  const Tiles &gate = tiles.gate, &up = tiles.up;
   const int64_t length = larger(1, smaller(GLU_RUN, ROW_BLOCK / rows));
-  const bool same = alike(gate, up);
   for (int64_t from = begin, n; from < end; from += n) {
     n = smaller(length, end - from);
     for (int64_t r = 0; r < rows; r++) worker.rows[r] = gate_rows[r];
-    if (!fetched) fetch_start(tile_data(gate, expert, from), gate.row_bytes, gate.columns);
-    const uint8_t* other = same ? tile_data(up, expert, from) : nullptr;
-    for (int64_t i = 0; i < n; i++) run_tile(worker, gate, expert, output_tile(gate.rows, from + i), rounds(gate, fast), rows, n - i - 1, worker.acc + i * rows * W, other);
-    for (int64_t r = 0; r < rows; r++) worker.rows[r] = up_rows[r];
-    if (!same) fetch_start(tile_data(up, expert, from), up.row_bytes, up.columns);
-    const int64_t call = last_call(up, 0, n);
-    other = nullptr;
-    for (int64_t i = 0; i < n; i++) {
-      if (i == call) {
-        other = from + n < end ? tile_data(gate, expert, from + n) : after();
-        if (!same) other = nullptr;
-      }
-      run_tile(worker, up, expert, output_tile(up.rows, from + i), rounds(up, fast), rows, n - i - 1, worker.acc2 + i * rows * W, other);
+    if (!fetched) gate.fetch(from);
+    Announced announced;
+    for (int64_t i = 0, call = gate.last_call(0, n); i < n; i++) {
+      if (i == call) announced.next(gate, {up, from});
+      run_tile(worker, gate, from + i, rows, n - i - 1, worker.acc + i * rows * W, announced.other);
     }
-    fetched = other != nullptr;
+    for (int64_t r = 0; r < rows; r++) worker.rows[r] = up_rows[r];
+    if (!announced.any) up.fetch(from);
+    announced = {};
+    for (int64_t i = 0, call = up.last_call(0, n); i < n; i++) {
+      if (i == call) announced.next(up, from + n < end ? NextTile{gate, from + n} : after());
+      run_tile(worker, up, from + i, rows, n - i - 1, worker.acc2 + i * rows * W, announced.other);
+    }
+    fetched = announced.any;
     glu_span(worker.acc, worker.acc, worker.acc2, n * rows * W, activation);
-    for (int64_t i = 0; i < n; i++) store(output_tile(gate.rows, from + i), worker.acc + i * rows * W);
+    for (int64_t i = 0; i < n; i++) store(gate.place(from + i), worker.acc + i * rows * W);
   }
   return fetched;
 }
@@ -296,6 +342,7 @@ struct GluStage {
   WeightRef gate, up;
   int32_t activation, fast;
   BAO_INLINE bool rounded() const { return rounds(gate, fast) || rounds(up, fast); }
+  BAO_INLINE GluTiles tiles(int64_t rows) const { return {gate, up, 0, fast, rows}; }
 };
 BAO_INLINE Cut glu_cut(const GluStage& a, const Run& run) {
   return cut_of(a.act.units(run), tile_count(a.gate.rows), (a.gate.row_bytes + a.up.row_bytes) * W, run.threads);
@@ -303,14 +350,14 @@ BAO_INLINE Cut glu_cut(const GluStage& a, const Run& run) {
 int32_t glu_tiles_pieces(const void* args, const Run& run) {
   const GluStage& a = args_of<GluStage>(args);
   const Cut c = glu_cut(a, run);
-  tell_beginnings(c, run, [&](int64_t tile, int64_t count) { return tiles_of(a.gate, tile, smaller(count, GLU_RUN)); });
+  tell_beginnings(c, run, [&](int64_t tile, int64_t count) { return a.tiles(c.rows_each).gate.beginning(tile, smaller(count, GLU_RUN)); });
   return c.pieces();
 }
 void glu_tiles_run(const void* args, const Run& run, int32_t piece) {
   const GluStage& a = args_of<GluStage>(args);
   Worker& worker = *reinterpret_cast<Worker*>(run.worker_scratch);
   const Cut c = glu_cut(a, run);
-  fetch_start(tile_data(a.gate, 0, c.first(piece)), a.gate.row_bytes, a.gate.columns);
+  a.tiles(c.rows_each).gate.fetch(c.first(piece));
   const ActBlock* rounded = a.rounded() ? rounded_rows(a.act, run) : nullptr;
   for_pieces(c, run, piece, true, [&](int32_t piece, int64_t begin, int64_t end, bool fetched, auto&& next) {
     int64_t first = piece % c.row_blocks * c.rows_each, rows = smaller(a.act.units(run) - first, c.rows_each);
@@ -320,11 +367,12 @@ void glu_tiles_run(const void* args, const Run& run, int32_t piece) {
       gate_rows[r] = rounds(a.gate, a.fast) ? static_cast<const void*>(row) : a.act.f32(first + r);
       up_rows[r] = rounds(a.up, a.fast) ? static_cast<const void*>(row) : a.act.f32(first + r);
     }
-    auto after = [&]() -> const uint8_t* {
+    const GluTiles tiles = a.tiles(rows);
+    auto after = [&]() -> NextTile {
       int64_t tile;
-      return next(&tile) ? tile_data(a.gate, 0, tile) : nullptr;
+      return next(&tile) ? NextTile{tiles.gate, tile} : NextTile();
     };
-    return run_glu_tiles(worker, a.gate, a.up, 0, begin, end, gate_rows, up_rows, rows, a.fast, a.activation, fetched, after, [&](const OutputTile& place, const float* values) {
+    return run_glu_tiles(worker, tiles, begin, end, gate_rows, up_rows, rows, a.activation, fetched, after, [&](const OutputTile& place, const float* values) {
       for (int64_t r = 0; r < rows; r++) store_lanes(a.dst.f32(first + r), values + r * W, place);
     });
   });

@@ -21,6 +21,11 @@ struct MoeStage {
   BAO_INLINE ExpertUnit* units(const Run& run) const { return reinterpret_cast<ExpertUnit*>(run.scratch + plan + 64); }
   BAO_INLINE int32_t* sorted(const Run& run) const { return reinterpret_cast<int32_t*>(units(run) + max_units(pairs(run))); }
   BAO_INLINE int32_t* counts(const Run& run) const { return sorted(run) + pairs(run); }
+  // Those of w, in the form in which a unit reads them.
+  BAO_INLINE Tiles tiles(const ExpertUnit& unit) const {
+    if (up.present()) return GluTiles(w, up, unit.expert, fast, unit.count).gate;
+    return {w, unit.expert, rounds(w, fast), unit.count};
+  }
   BAO_INLINE float* place(const Run& run, int64_t pair) const {
     if (dst_scratch >= 0) return reinterpret_cast<float*>(run.scratch + dst_scratch) + pair * w.rows;
     return dst.f32(pair / k) + pair % k * w.rows;
@@ -90,9 +95,9 @@ template <class After> bool moe_unit(const MoeStage& a, const Run& run, const Ex
   auto store = [&](const OutputTile& place, const float* values) {
     for (int32_t i = 0; i < unit.count; i++) store_lanes(a.place(run, pairs[i]), values + i * W, place);
   };
-  if (glu) return run_glu_tiles(worker, a.w, a.up, unit.expert, begin, end, rows, up_rows, unit.count, a.fast, a.activation, fetched, after, store);
+  if (glu) return run_glu_tiles(worker, {a.w, a.up, unit.expert, a.fast, unit.count}, begin, end, rows, up_rows, unit.count, a.activation, fetched, after, store);
   for (int32_t i = 0; i < unit.count; i++) worker.rows[i] = rows[i];
-  return run_tiles(worker, a.w, unit.expert, begin, end, rounds(a.w, a.fast), unit.count, fetched, after, store);
+  return run_tiles(worker, a.tiles(unit), begin, end, unit.count, fetched, after, store);
 }
 void moe_run(const void* args, const Run& run, int32_t piece) {
   const MoeStage& a = args_of<MoeStage>(args);
@@ -102,10 +107,10 @@ void moe_run(const void* args, const Run& run, int32_t piece) {
     for (int64_t to; begin < end; begin = to) {
       int64_t unit = begin / tiles, first = begin % tiles;
       to = smaller(end, (unit + 1) * tiles);
-      auto after = [&]() -> const uint8_t* {
+      auto after = [&]() -> NextTile {
         int64_t tile = to;
-        if ((to == end && !next(&tile)) || tile >= all || a.units(run)[tile / tiles].expert < 0) return nullptr;
-        return tile_data(a.w, a.units(run)[tile / tiles].expert, tile % tiles);
+        if ((to == end && !next(&tile)) || tile >= all || a.units(run)[tile / tiles].expert < 0) return {};
+        return {a.tiles(a.units(run)[tile / tiles]), tile % tiles};
       };
       fetched = moe_unit(a, run, a.units(run)[unit], first, first + to - begin, fetched, after);
     }
