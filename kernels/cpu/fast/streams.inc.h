@@ -9,7 +9,7 @@ constexpr int PLACES = beginning_places;
 constexpr int64_t STREAM_AHEAD = 512;  // bytes of a stream that are asked for before they are used
 
 // Whether few rows of a type are read so.
-BAO_INLINE bool reads_places(int32_t dtype) { return dtype == BAO_Q8_0 || dtype == BAO_Q4_K || dtype == BAO_Q5_K || dtype == BAO_Q6_K; }
+BAO_INLINE bool reads_places(int32_t dtype) { return dtype == BAO_Q8_0 || dtype == BAO_Q4_0 || dtype == BAO_Q4_K || dtype == BAO_Q5_K || dtype == BAO_Q6_K; }
 
 // For the first tile of a run, whose bytes nobody has asked for.
 BAO_INLINE void start_streams(const uint8_t* data, int64_t apart) {
@@ -104,6 +104,33 @@ template <> struct Places<UnpackQ8_0> {
       for (int r = 0; r < ROWS; r++) {
         vi dot = by_group(neighbours32(neighbours32(x[r][0][0], x[r][0][1]), neighbours32(x[r][1][0], x[r][1][1])));
         sum[r] = two_dot_ends<false>(sum[r], dot, scale, vzero(), halves(a[r][g].d, a[r][g + 1].d), 0, 0);
+      }
+    }
+  }
+};
+
+// Q4_0: 16 bytes hold half a group in their low nibbles and half in their high ones.
+template <> struct Places<UnpackQ4_0> {
+  template <int ROWS> static BAO_INLINE void block(const uint8_t* p, int64_t apart, const ActBlock* const* a, __m128* sum) {
+    constexpr int BYTES = UnpackQ4_0::BYTES;
+#pragma GCC unroll 1
+    for (int g = 0; g < 8; g += 2, p += 2 * BYTES) {
+      fetch_stream<2 * BYTES>(p, apart);
+      vi x[ROWS][2][2];
+      unroll<2>([&](auto group) {
+        constexpr int G = decltype(group)::value;
+        unroll<2>([&](auto row) {
+          constexpr int P = decltype(row)::value;
+          vi q = load_places(p + P * apart + G * BYTES + 2, apart), low = low_bits<4>(q), high = low_bits<4>(ishr<4>(q));
+          for (int r = 0; r < ROWS; r++) x[r][G][P] = iadd16(dots16(low, load_twice(a[r][g + G].q)), dots16(high, load_twice(a[r][g + G].q + 16)));
+        });
+      });
+      vf scale = load_factors(p, p + BYTES, apart);
+      for (int r = 0; r < ROWS; r++) {
+        const ActBlock* b = a[r] + g;
+        vi dot = by_group(pair_sums(neighbours16(neighbours16(x[r][0][0], x[r][0][1]), neighbours16(x[r][1][0], x[r][1][1]))));
+        vi less = ishl<3>(_mm256_set_m128i(_mm_set1_epi32(b[1].less32), _mm_set1_epi32(b[0].less32)));
+        sum[r] = two_dot_ends<false>(sum[r], iadd(dot, less), scale, vzero(), halves(b[0].d, b[1].d), 0, 0);
       }
     }
   }
@@ -216,6 +243,7 @@ void places_dot(const uint8_t* data, int64_t apart, int64_t row_bytes, int32_t d
   };
   switch (dtype) {
     case BAO_Q8_0: return dot(UnpackQ8_0());
+    case BAO_Q4_0: return dot(UnpackQ4_0());
     case BAO_Q4_K: return dot(UnpackQ4_K());
     case BAO_Q5_K: return dot(UnpackQ5_K());
     default: return dot(UnpackQ6_K());
