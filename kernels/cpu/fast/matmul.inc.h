@@ -63,7 +63,7 @@ struct Tiles {
   bool fast = false, places = false;
   BAO_INLINE Tiles() = default;
   BAO_INLINE Tiles(const WeightRef& w, int64_t expert, bool fast, int64_t rows)
-      : w(&w), expert(expert), fast(fast), places(fast && rows <= 2 && reads_places(w.dtype) && w.rows % W == 0 && w.columns % CHUNK == 0) {}
+      : w(&w), expert(expert), fast(fast), places(fast && rows <= 2 && reads_places(w.dtype, w.rows, w.columns)) {}
   BAO_INLINE OutputTile place(int64_t index) const {
     if (places) return {2 * index, 0, W, w->rows / PLACES};
     int64_t first = index * W, left = w->rows - first;

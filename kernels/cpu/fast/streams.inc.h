@@ -8,8 +8,12 @@ constexpr int PLACES = beginning_places;
 #if defined(__AVX2__) && !defined(__AVX512F__)
 constexpr int64_t STREAM_AHEAD = 512;  // bytes of a stream that are asked for before they are used
 
-// Whether few rows of a type are read so.
-BAO_INLINE bool reads_places(int32_t dtype) { return dtype == BAO_Q8_0 || dtype == BAO_Q4_0 || dtype == BAO_Q4_K || dtype == BAO_Q5_K || dtype == BAO_Q6_K; }
+// Whether few rows of a weight are read so.
+BAO_INLINE bool reads_places(int32_t dtype, int64_t rows, int64_t columns) {
+  if (rows % (2 * PLACES) != 0) return false;
+  if (dtype == BAO_Q4_K || dtype == BAO_Q5_K || dtype == BAO_Q6_K) return true;
+  return columns % 64 == 0 && (dtype == BAO_Q8_0 || dtype == BAO_Q4_0 || dtype == BAO_Q5_0);
+}
 
 // For the first tile of a run, whose bytes nobody has asked for.
 BAO_INLINE void start_streams(const uint8_t* data, int64_t apart) {
@@ -25,6 +29,11 @@ template <int BYTES> BAO_INLINE void fetch_stream(const uint8_t* p, int64_t apar
 // The lower half of a vector belongs to places 0 and 1, the upper one to 2 and 3: 16 bytes of one place in each.
 BAO_INLINE vi load_places(const uint8_t* p, int64_t apart) {
   auto at = [](const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(at(p)), at(p + 2 * apart), 1);
+}
+// The dword at p in its first lane of each half.
+BAO_INLINE vi load_dwords(const uint8_t* p, int64_t apart) {
+  auto at = [](const uint8_t* p) { return _mm_loadu_si32(p); };
   return _mm256_inserti128_si256(_mm256_castsi128_si256(at(p)), at(p + 2 * apart), 1);
 }
 BAO_INLINE vi load_twice(const void* p) { return _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(p))); }
@@ -67,6 +76,11 @@ template <int PAIR> BAO_INLINE vf two_signed_bytes(vi x) {
   return vfloat(isar<24>(_mm256_sllv_epi32(x, by)));
 }
 
+// Dot products of two groups from sums of eight products. 16 products of up to 15 * 127 fit into 16 bits, of 31 * 127 (FIFTH) only eight do.
+template <bool FIFTH> BAO_INLINE vi two_groups(vi first, vi second) {
+  return by_group(FIFTH ? neighbours32(pair_sums(first), pair_sums(second)) : pair_sums(neighbours16(first, second)));
+}
+
 // Two groups, one after the other: dot_end of four outputs. d, sum: of the activations of each group.
 BAO_INLINE __m128 lower(vf x) { return _mm256_castps256_ps128(x); }
 BAO_INLINE __m128 upper(vf x) { return _mm256_extractf128_ps(x, 1); }
@@ -78,66 +92,77 @@ template <bool MINIMUM> BAO_INLINE __m128 two_dot_ends(__m128 sum, vi dot, vf sc
   return MINIMUM ? _mm_fmadd_ps(upper(minimum), _mm_set1_ps(second), sum) : sum;
 }
 
-// block<ROWS>: sum[r] += 256 columns of a row of each place times a[r].
+// block<ROWS>: sum[r] += COLUMNS columns of a row of each place times a[r].
 template <class T> struct Places;
 
+// Two groups of 32 columns.
 template <> struct Places<UnpackQ8_0> {
+  static constexpr int COLUMNS = 64;
   template <int ROWS> static BAO_INLINE void block(const uint8_t* p, int64_t apart, const ActBlock* const* a, __m128* sum) {
-#pragma GCC unroll 1
-    for (int g = 0; g < 8; g += 2, p += 2 * UnpackQ8_0::BYTES) {
-      fetch_stream<2 * UnpackQ8_0::BYTES>(p, apart);
-      vi x[ROWS][2][2];
-      unroll<2>([&](auto group) {
-        constexpr int G = decltype(group)::value;
-        unroll<2>([&](auto row) {
-          constexpr int P = decltype(row)::value;
-          const uint8_t* at = p + P * apart + G * UnpackQ8_0::BYTES + 2;
-          vi w[2] = {load_places(at, apart), load_places(at + 16, apart)};
-          vi size[2] = {_mm256_abs_epi8(w[0]), _mm256_abs_epi8(w[1])};
-          for (int r = 0; r < ROWS; r++) {
-            const int8_t* q = a[r][g + G].q;
-            x[r][G][P] = iadd(pair_sums(dots16(size[0], _mm256_sign_epi8(load_twice(q), w[0]))), pair_sums(dots16(size[1], _mm256_sign_epi8(load_twice(q + 16), w[1]))));
-          }
-        });
+    constexpr int BYTES = UnpackQ8_0::BYTES;
+    fetch_stream<2 * BYTES>(p, apart);
+    vi x[ROWS][2][2];
+    unroll<2>([&](auto group) {
+      constexpr int G = decltype(group)::value;
+      unroll<2>([&](auto row) {
+        constexpr int P = decltype(row)::value;
+        const uint8_t* at = p + P * apart + G * BYTES + 2;
+        vi w[2] = {load_places(at, apart), load_places(at + 16, apart)};
+        vi size[2] = {_mm256_abs_epi8(w[0]), _mm256_abs_epi8(w[1])};
+        for (int r = 0; r < ROWS; r++) {
+          const int8_t* q = a[r][G].q;
+          x[r][G][P] = iadd(pair_sums(dots16(size[0], _mm256_sign_epi8(load_twice(q), w[0]))), pair_sums(dots16(size[1], _mm256_sign_epi8(load_twice(q + 16), w[1]))));
+        }
       });
-      vf scale = load_factors(p, p + UnpackQ8_0::BYTES, apart);
-      for (int r = 0; r < ROWS; r++) {
-        vi dot = by_group(neighbours32(neighbours32(x[r][0][0], x[r][0][1]), neighbours32(x[r][1][0], x[r][1][1])));
-        sum[r] = two_dot_ends<false>(sum[r], dot, scale, vzero(), halves(a[r][g].d, a[r][g + 1].d), 0, 0);
-      }
+    });
+    vf scale = load_factors(p, p + BYTES, apart);
+    for (int r = 0; r < ROWS; r++) {
+      vi dot = by_group(neighbours32(neighbours32(x[r][0][0], x[r][0][1]), neighbours32(x[r][1][0], x[r][1][1])));
+      sum[r] = two_dot_ends<false>(sum[r], dot, scale, vzero(), halves(a[r][0].d, a[r][1].d), 0, 0);
     }
   }
 };
 
-// Q4_0: 16 bytes hold half a group in their low nibbles and half in their high ones.
-template <> struct Places<UnpackQ4_0> {
+// Q4_0 and Q5_0: two groups. 16 bytes hold half a group in their low nibbles and half in their high ones; the fifth bits come before them, in a dword.
+template <class T> struct PlacesOfNibbles {
+  static constexpr int COLUMNS = 64, BYTES = T::BYTES;
+  static constexpr bool FIFTH = BYTES == 22;
+  // Bits 16 * HALF ... of the dword of each half of x as bit 4 of 16 bytes.
+  template <int HALF> static BAO_INLINE vi fifth(vi x) {
+    const vi bytes = _mm256_broadcastsi128_si256(_mm_set_epi64x(0x0101010101010101 * (2 * HALF + 1), 0x0101010101010101 * (2 * HALF)));
+    const vi bits = _mm256_set1_epi64x(int64_t(0x8040201008040201u));
+    return iand(_mm256_cmpeq_epi8(iand(_mm256_shuffle_epi8(x, bytes), bits), bits), ibytes(16));
+  }
   template <int ROWS> static BAO_INLINE void block(const uint8_t* p, int64_t apart, const ActBlock* const* a, __m128* sum) {
-    constexpr int BYTES = UnpackQ4_0::BYTES;
-#pragma GCC unroll 1
-    for (int g = 0; g < 8; g += 2, p += 2 * BYTES) {
-      fetch_stream<2 * BYTES>(p, apart);
-      vi x[ROWS][2][2];
-      unroll<2>([&](auto group) {
-        constexpr int G = decltype(group)::value;
-        unroll<2>([&](auto row) {
-          constexpr int P = decltype(row)::value;
-          vi q = load_places(p + P * apart + G * BYTES + 2, apart), low = low_bits<4>(q), high = low_bits<4>(ishr<4>(q));
-          for (int r = 0; r < ROWS; r++) x[r][G][P] = iadd16(dots16(low, load_twice(a[r][g + G].q)), dots16(high, load_twice(a[r][g + G].q + 16)));
-        });
+    fetch_stream<2 * BYTES>(p, apart);
+    vi x[ROWS][2][2];
+    unroll<2>([&](auto group) {
+      constexpr int G = decltype(group)::value;
+      unroll<2>([&](auto row) {
+        constexpr int P = decltype(row)::value;
+        const uint8_t* at = p + P * apart + G * BYTES;
+        vi q = load_places(at + BYTES - 16, apart), low = low_bits<4>(q), high = low_bits<4>(ishr<4>(q));
+        if constexpr (FIFTH) {
+          vi set = load_dwords(at + 2, apart);
+          low = ior(low, fifth<0>(set)), high = ior(high, fifth<1>(set));
+        }
+        for (int r = 0; r < ROWS; r++) x[r][G][P] = iadd16(dots16(low, load_twice(a[r][G].q)), dots16(high, load_twice(a[r][G].q + 16)));
       });
-      vf scale = load_factors(p, p + BYTES, apart);
-      for (int r = 0; r < ROWS; r++) {
-        const ActBlock* b = a[r] + g;
-        vi dot = by_group(pair_sums(neighbours16(neighbours16(x[r][0][0], x[r][0][1]), neighbours16(x[r][1][0], x[r][1][1]))));
-        vi less = ishl<3>(_mm256_set_m128i(_mm_set1_epi32(b[1].less32), _mm_set1_epi32(b[0].less32)));
-        sum[r] = two_dot_ends<false>(sum[r], iadd(dot, less), scale, vzero(), halves(b[0].d, b[1].d), 0, 0);
-      }
+    });
+    vf scale = load_factors(p, p + BYTES, apart);
+    for (int r = 0; r < ROWS; r++) {
+      vi dot = two_groups<FIFTH>(neighbours16(x[r][0][0], x[r][0][1]), neighbours16(x[r][1][0], x[r][1][1]));
+      vi less = ishl<log2_of<T::OFFSET>()>(_mm256_set_m128i(_mm_set1_epi32(a[r][1].less32), _mm_set1_epi32(a[r][0].less32)));
+      sum[r] = two_dot_ends<false>(sum[r], iadd(dot, less), scale, vzero(), halves(a[r][0].d, a[r][1].d), 0, 0);
     }
   }
 };
+template <> struct Places<UnpackQ4_0> : PlacesOfNibbles<UnpackQ4_0> {};
+template <> struct Places<UnpackQ5_0> : PlacesOfNibbles<UnpackQ5_0> {};
 
 // Q4_K and Q5_K: 32 bytes hold a group in their low nibbles and the next one in their high ones.
 template <class T> struct PlacesOfPairs {
+  static constexpr int COLUMNS = 256;
   static constexpr bool FIFTH = T::BYTES != 144;
 
   template <int ROWS> static BAO_INLINE void block(const uint8_t* p, int64_t apart, const ActBlock* const* a, __m128* sum) {
@@ -169,8 +194,7 @@ template <class T> struct PlacesOfPairs {
       const vf scale = vmul(d, two_bytes<G / 2>(scales[G / 4])), minimum = vmul(dmin, two_bytes<G / 2>(minimums[G / 4]));
       for (int r = 0; r < ROWS; r++) {
         vi first = neighbours16(x[r][0], x[r][1]), second = neighbours16(y[r][0], y[r][1]);
-        // Eight products of up to 15 * 127 or four of 31 * 127 fit into 16 bits.
-        vi dot = by_group(FIFTH ? neighbours32(pair_sums(first), pair_sums(second)) : pair_sums(neighbours16(first, second)));
+        vi dot = two_groups<FIFTH>(first, second);
         sum[r] = two_dot_ends<true>(sum[r], dot, scale, minimum, halves(a[r][G].d, a[r][G + 1].d), a[r][G].sum32, a[r][G + 1].sum32);
       }
     });
@@ -181,6 +205,7 @@ template <> struct Places<UnpackQ5_K> : PlacesOfPairs<UnpackQ5_K> {};
 
 // Q6_K: of 128 columns, 32 bytes hold the low bits of quarters 0 and 2, the next 32 those of 1 and 3, and 32 further ones all upper bits.
 template <> struct Places<UnpackQ6_K> {
+  static constexpr int COLUMNS = 256;
   template <int ROWS> static BAO_INLINE void block(const uint8_t* p, int64_t apart, const ActBlock* const* a, __m128* sum) {
     vi scales[4];
     load_heads(p + 192, apart, scales);
@@ -228,9 +253,10 @@ template <class T, int ROWS> __attribute__((noinline)) void tile_places(const ui
     const ActBlock* a[ROWS];
     __m128 sum[ROWS];
     for (int r = 0; r < ROWS; r++) a[r] = static_cast<const ActBlock*>(rows[r]), sum[r] = _mm_setzero_ps();
-    for (int64_t k = 0; k < columns; k += 256, p += 256 / T::ELEMENTS * T::BYTES) {
+    constexpr int COLUMNS = Places<T>::COLUMNS;
+    for (int64_t k = 0; k < columns; k += COLUMNS, p += COLUMNS / T::ELEMENTS * T::BYTES) {
       Places<T>::template block<ROWS>(p, apart, a, sum);
-      for (int r = 0; r < ROWS; r++) a[r] += 8;
+      for (int r = 0; r < ROWS; r++) a[r] += COLUMNS / 32;
     }
     for (int r = 0; r < ROWS; r++) _mm_storeu_ps(acc + r * W + h * PLACES, sum[r]);
   }
@@ -244,13 +270,14 @@ void places_dot(const uint8_t* data, int64_t apart, int64_t row_bytes, int32_t d
   switch (dtype) {
     case BAO_Q8_0: return dot(UnpackQ8_0());
     case BAO_Q4_0: return dot(UnpackQ4_0());
+    case BAO_Q5_0: return dot(UnpackQ5_0());
     case BAO_Q4_K: return dot(UnpackQ4_K());
     case BAO_Q5_K: return dot(UnpackQ5_K());
     default: return dot(UnpackQ6_K());
   }
 }
 #else
-BAO_INLINE bool reads_places(int32_t) { return false; }
+BAO_INLINE bool reads_places(int32_t, int64_t, int64_t) { return false; }
 BAO_INLINE void places_dot(const uint8_t*, int64_t, int64_t, int32_t, int64_t, const void* const*, int64_t, float*) {}
 BAO_INLINE void start_streams(const uint8_t*, int64_t) {}
 #endif
