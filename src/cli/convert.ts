@@ -5,7 +5,7 @@ import { convertCheckpoint, FILE_TYPES, fileType, parseMeta, type ConvertReport 
 import { UsageError } from "../errors.ts";
 import { ensureKernels } from "./kernels.ts";
 import { Interrupt } from "./interrupt.ts";
-import { flag, list, text } from "./options.ts";
+import { flag, list, number, text } from "./options.ts";
 import { noteLine, outJson, outLine } from "./output.ts";
 import { progressBar } from "./progress.ts";
 
@@ -16,6 +16,7 @@ interface ConvertArguments {
   name?: string | undefined;
   meta?: string[] | undefined;
   chatTemplate?: string | undefined;
+  threads?: number | undefined;
   force?: boolean | undefined;
   json?: boolean | undefined;
 }
@@ -28,6 +29,7 @@ function builder(yargs: Argv): Argv {
     .option("name", text("Name of the model (default: the folder's)"))
     .option("meta", list("key=text or key:type=value, a metadata key such as general.license=mit (repeatable)"))
     .option("chat-template", text("File with the Jinja chat template, in place of the checkpoint's"))
+    .option("threads", number("threads", "Threads that convert (default: all cores)", { whole: true, min: 1 }))
     .option("force", flag("Replace an existing output file"))
     .option("json", flag("Print the report as JSON"));
 }
@@ -46,6 +48,7 @@ async function handler(argv: ArgumentsCamelCase<ConvertArguments>): Promise<void
     source: argv.dir, output: argv.output, type, metadata, signal: interrupt.signal,
     ...(argv.name === undefined ? {} : { name: argv.name }),
     ...(chatTemplate === undefined ? {} : { chatTemplate }),
+    ...(argv.threads === undefined ? {} : { threads: argv.threads }),
     onProgress: ({ bytes, totalBytes }) => bar.update(Math.round(bytes / 1e6), Math.round(totalBytes / 1e6)),
   });
   if (argv.json) return outJson(report);

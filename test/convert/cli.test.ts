@@ -60,7 +60,7 @@ test("mistakes end with the exit code of their kind", () => {
   const source = folder.checkpoint(tiny("moe", { hidden_size: 128 }), randomWeights(prefixed(tiny("moe")), "BF16"));
   for (const [code, words, args] of [
     [2, "no config.json", [folder.path, "-o", output]], [2, "q4km", [source, "-o", output, "--type", "q4km"]], [2, "--meta", [source, "-o", output, "--meta", "x"]],
-    [2, "cannot be read", [source, "-o", output, "--chat-template", folder.file("none")]], [3, "has shape", [source, "-o", output, "--type", "f32"]],
+    [2, "cannot be read", [source, "-o", output, "--chat-template", folder.file("none")]], [2, "whole number, 1 or more", [source, "-o", output, "--threads", "0"]], [3, "has shape", [source, "-o", output, "--type", "f32"]],
   ] as [number, string, string[]][]) {
     const { code: found, err } = run(...args);
     expect([args.slice(1), found, err]).toEqual([args.slice(1), code, expect.stringContaining(words)]);
