@@ -300,9 +300,7 @@ BAO_INLINE void split_gate_up(WeightRef& gate, WeightRef& up) {
   up = gate;
   up.data += up.rows * up.row_bytes;
 }
-// Calls store(place, values [rows][W]) with act(gate) * up for each of the tiles [begin, end) of outputs. Gate tiles come in runs, and then the up
-// tiles of the same outputs: memory is fastest where it is read on. fetched, after: as in run_tiles; after() gives a gate tile.
-constexpr int64_t GLU_RUN = 32;
+constexpr int64_t GLU_RUN = 32;  // gate tiles, and then as many up tiles
 struct GluTiles {
   Tiles gate, up;  // of one form, so that equal indices are the same outputs
   BAO_INLINE GluTiles(const WeightRef& g, const WeightRef& u, int64_t expert, int32_t fast, int64_t rows)
@@ -310,6 +308,8 @@ struct GluTiles {
     gate.places = up.places = gate.places && up.places;
   }
 };
+// Calls store(place, values [rows][W]) with act(gate) * up for each of the tiles [begin, end) of outputs. Gate tiles come in runs, and then the up
+// tiles of the same outputs: memory is fastest where it is read on. fetched, after: as in run_tiles; after() gives a gate tile.
 template <class After, class Store> BAO_INLINE bool run_glu_tiles(Worker& worker, const GluTiles& tiles, int64_t begin, int64_t end, const void* const* gate_rows, const void* const* up_rows, int64_t rows, int32_t activation, bool fetched, After&& after, Store&& store) {
   const Tiles &gate = tiles.gate, &up = tiles.up;
   const int64_t length = larger(1, smaller(GLU_RUN, ROW_BLOCK / rows));

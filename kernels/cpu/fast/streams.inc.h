@@ -6,6 +6,7 @@
 constexpr int PLACES = beginning_places;
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
+static_assert(W == 2 * PLACES, "a tile is two rows of each place");
 constexpr int64_t STREAM_AHEAD = 512;  // bytes of a stream that are asked for before they are used
 
 // Whether few rows of a weight are read so.
