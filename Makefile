@@ -38,13 +38,22 @@ FRONTEND := $(wildcard kernels/frontend/*.cpp) kernels/common/dequantize.cpp
 CPU_SOURCES := $(FRONTEND) $(filter-out $(OTHER_ISA),$(wildcard kernels/cpu/*.cpp kernels/cpu/reference/*.cpp kernels/cpu/fast/*.cpp))
 CPU_OBJECTS := $(CPU_SOURCES:%.cpp=$(OBJ)/%.o)
 CPU_LIBRARY := $(BUILD)/libcpu_kernels.$(SUFFIX)
+NATIVE := $(BUILD)/test
+# AVX512=emulated: a library for tests, whose AVX-512 kernels consist of AVX2 (test/kernels/avx512). Few objects are its own.
+EMULATED_AVX512 := $(BUILD)/avx512
+ifeq ($(AVX512),emulated)
+EMULATED_OWN := isa_avx512.o features.o bandwidth.o
+CPU_OBJECTS := $(filter-out $(addprefix %/,$(EMULATED_OWN)),$(CPU_OBJECTS)) $(EMULATED_OWN:%=$(EMULATED_AVX512)/%)
+CPU_LIBRARY := $(EMULATED_AVX512)/libcpu_kernels.$(SUFFIX)
+NATIVE := $(EMULATED_AVX512)/test
+endif
 CUDA_SOURCES := $(wildcard kernels/cuda/*.cu)
 CUDA_LIBRARY := $(BUILD)/libcuda_kernels.$(SUFFIX)
 METAL_SOURCES := $(wildcard kernels/metal/*.mm)
 METAL_SHADERS := $(wildcard kernels/metal/*.metal)
 METAL_LIBRARY := $(BUILD)/libmetal_kernels.$(SUFFIX)
 
-.PHONY: all cpu cuda cuda-trap metal embed demo test test-native test-arm64 bench fuzz clean help
+.PHONY: all cpu cuda cuda-trap metal embed demo test test-native test-avx512 test-avx512-short test-arm64 bench fuzz clean help
 .DELETE_ON_ERROR:
 
 all: cpu
@@ -61,7 +70,8 @@ help:
 	@echo "make test-metal  the Metal library on its emulated device in every mode; needs clang 19, lld 19 and llvm 19, takes hours"
 	@echo "make metal-cross the Metal library for arm64 macOS, to be checked and not to be used; needs clang 19 and lld 19"
 	@echo "make metal-probe what a Mac is to tell about the Metal library, as a report; elsewhere on the emulated device"
-	@echo "make test-arm64  the same for arm64 on a machine of another kind; needs a cross compiler and qemu, takes minutes"
+	@echo "make test-avx512 the AVX-512 kernels on an x86 processor without these instructions, which are emulated; takes minutes"
+	@echo "make test-arm64  the tests written in C++ for arm64 on a machine of another kind; needs a cross compiler and qemu, takes minutes"
 	@echo "make bench       throughput of the ops and of the embedded model"
 	@echo "make fuzz        fuzzes the file parsers, weight registration and the block formats"
 	@echo "make clean       removes $(BUILD)/"
@@ -87,6 +97,15 @@ $(OBJ)/%.o: %.cpp
 $(OBJ)/kernels/cpu/fast/isa_avx2.o: BASE_ISA += $(AVX2)
 $(OBJ)/kernels/cpu/fast/isa_avx512.o: BASE_ISA += $(AVX2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
 $(OBJ)/kernels/cpu/fast/isa_neon.o: BASE_ISA += $(if $(filter Darwin,$(SYSTEM)),,-march=armv8.2-a+dotprod+fp16)
+
+$(EMULATED_AVX512)/%.o: kernels/cpu/fast/%.cpp
+	@mkdir -p $(@D)
+	@echo "compile $< (emulated)"
+	$(Q)$(CXX) $(CXXFLAGS) -O1 $(CPU_FLAGS) $(BASE_ISA) $(AVX2) -Itest/kernels/avx512 -c $< -o $@
+$(EMULATED_AVX512)/%.o: kernels/cpu/%.cpp
+	@mkdir -p $(@D)
+	@echo "compile $< (emulated)"
+	$(Q)$(CXX) $(CXXFLAGS) $(CPU_FLAGS) $(BASE_ISA) -DBAO_AVX512_EMULATED -c $< -o $@
 
 -include $(CPU_OBJECTS:.o=.d)
 
@@ -336,7 +355,7 @@ fuzz: node_modules cpu
 
 # ---- C++ tests
 
-NATIVE_TESTS := $(patsubst test/kernels/%.cpp,$(BUILD)/test/%,$(wildcard test/kernels/*_test.cpp))
+NATIVE_TESTS := $(patsubst test/kernels/%.cpp,$(NATIVE)/%,$(wildcard test/kernels/*_test.cpp))
 # What runs a program of another machine, with its arguments.
 EMULATOR :=
 
@@ -344,12 +363,23 @@ test-native: $(NATIVE_TESTS)
 	@for program in $(NATIVE_TESTS); do echo "$$program"; $(EMULATOR) $$program || exit 1; done
 
 # They look inside the library, so they are linked with its objects and not with the library.
-$(BUILD)/test/%: test/kernels/%.cpp $(CPU_OBJECTS)
+$(NATIVE)/%: test/kernels/%.cpp $(CPU_OBJECTS)
 	@mkdir -p $(@D)
 	@echo "compile $<"
 	$(Q)$(CXX) $(CXXFLAGS) $(CPU_FLAGS) $(BASE_ISA) -o $@ $< $(CPU_OBJECTS)
 
 -include $(NATIVE_TESTS:%=%.d)
+
+# The tests of the CPU library, written in C++ and in TypeScript, with emulated AVX-512.
+ifneq ($(MACHINE),x86_64)
+test-avx512:
+	@echo "test-avx512: needs an x86 processor with AVX2, whose instructions are used for the emulation" >&2; exit 1
+else
+test-avx512: node_modules
+	+@$(MAKE) --no-print-directory AVX512=emulated cpu test-native
+	@$(EMULATED_AVX512)/test/isa_test avx512
+	BAO_KERNELS=$(EMULATED_AVX512) BAO_TEST_ISA=avx512 $(BUN) test test/kernels test/model
+endif
 
 # The same rules with another compiler, into a folder of their own. Then every test on two emulated processors: one with the dot products, and one
 # of the first generation, which ends a program at the first newer instruction: there the base kernels must be chosen and be enough.

@@ -150,6 +150,7 @@ __attribute__((target("avx2,fma"))) uint64_t avx2_int8() {
   for (auto& sum : sums) total += uint32_t(_mm_cvtsi128_si32(_mm256_castsi256_si128(sum)));
   return total;
 }
+#if !defined(BAO_AVX512_EMULATED)
 #define BAO_AVX512 __attribute__((target("avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni")))
 BAO_AVX512 uint64_t avx512_f32() {
   __m512 sums[chains] = {}, half = _mm512_set1_ps(0.5f), one = _mm512_set1_ps(1.0f);
@@ -169,8 +170,11 @@ BAO_AVX512 uint64_t avx512_int8() {
   for (auto& sum : sums) total += uint32_t(_mm512_cvtsi512_si32(sum));
   return total;
 }
+#endif
 Loop loop_of(int32_t isa) {
+#if !defined(BAO_AVX512_EMULATED)
   if (isa == BAO_ISA_AVX512) return {avx512_f32, avx512_int8, 16, 64};
+#endif
   if (isa == BAO_ISA_AVX2) return {avx2_f32, avx2_int8, 8, 32};
   return {base_f32, base_int8, 4, 16};
 }

@@ -52,9 +52,10 @@ export function oracle(precision: Precision = "exact"): Device {
   return shared({ backend: "cpu", threads: 1, precision, reference: true });
 }
 
-/** Instruction sets that this machine can run, beside "auto"; only "auto" off the CPU. */
+/** Instruction sets that this machine can run, beside "auto"; only "auto" off the CPU. BAO_TEST_ISA=NAME: that one alone, whether it runs or not. */
 export function isas(): Isa[] {
   if (!ON_CPU) return ["auto"];
+  if (process.env["BAO_TEST_ISA"]) return [process.env["BAO_TEST_ISA"] as Isa];
   return (["base", "avx2", "avx512", "neon"] as const).filter((isa) => {
     try { shared({ backend: "cpu", threads: 2, isa, precision: "exact" }); return true; } catch { return false; }
   });

@@ -209,7 +209,6 @@ template <class T, int ROWS> struct DotSink {
   }
 };
 
-#include "columns.inc.h"
 #include "streams.inc.h"
 
 template <class T> BAO_INLINE void gather_heads(TileScratch& t, const uint8_t* p, int64_t stride, int64_t blocks) {
@@ -277,12 +276,8 @@ template <class T, int ROWS> __attribute__((noinline)) void tile_few(TileScratch
     int64_t blocks = all - b < BLOCKS ? all - b : BLOCKS, stride;
     const uint8_t* p = chunk_rows(t, tile, b * T::BYTES, blocks * T::BYTES, blocks * T::BYTES, &stride);
     ahead.at_chunk(b / BLOCKS);
-    if constexpr (along_columns<T>) {
-      Columns<T>::template block<ROWS>(p, stride, ahead, sink.a, sink.sum);
-    } else {
-      sink.s = t.s, sink.m = t.m, sink.s_next = t.s, sink.m_next = t.m;
-      unpack_chunk<T>(t, p, stride, blocks, sink);
-    }
+    sink.s = t.s, sink.m = t.m, sink.s_next = t.s, sink.m_next = t.m;
+    unpack_chunk<T>(t, p, stride, blocks, sink);
     ahead.rest();
   }
   for (int r = 0; r < ROWS; r++) vstore(acc + r * W, sink.sum[r]);

@@ -32,6 +32,7 @@ BAO_INLINE ActStage act_stage(Builder& b, const Tensor& x, int32_t per_row, bool
 
 struct Worker {
   TileScratch tile;
+  StreamScratch streams;
   alignas(64) float acc[ROW_BLOCK * W], acc2[ROW_BLOCK * W];
   const void* rows[ROW_BLOCK];
 };
@@ -50,7 +51,7 @@ BAO_INLINE const ActBlock* rounded_rows(const ActStage& a, const Run& run) {
 
 BAO_INLINE int64_t tile_count(int64_t rows) { return (rows + W - 1) / W; }
 // The outputs of a tile: `lanes` from `first`, of which `skip` are not its own, because the last tile reaches back to stay whole and repeats some
-// outputs of the tile before it (with the same bits). Or two from each of PLACES places that are `apart` outputs from each other.
+// outputs of the tile before it (with the same bits). Or PLACE_ROWS from each of PLACES places that are `apart` outputs from each other.
 struct OutputTile {
   int64_t first;
   int skip, lanes;
@@ -65,7 +66,7 @@ struct Tiles {
   BAO_INLINE Tiles(const WeightRef& w, int64_t expert, bool fast, int64_t rows)
       : w(&w), expert(expert), fast(fast), places(fast && rows <= 2 && reads_places(w.dtype, w.rows, w.columns)) {}
   BAO_INLINE OutputTile place(int64_t index) const {
-    if (places) return {2 * index, 0, W, w->rows / PLACES};
+    if (places) return {PLACE_ROWS * index, 0, W, w->rows / PLACES};
     int64_t first = index * W, left = w->rows - first;
     if (left >= W) return {first, 0, W, 0};
     if (w->rows >= W) return {w->rows - W, int(W - left), W, 0};
@@ -80,7 +81,7 @@ struct Tiles {
   // Where tiles [first, first + count), or those up to the weight's end, are read.
   BAO_INLINE Beginning beginning(int64_t first, int64_t count) const {
     count = smaller(count, tile_count(w->rows) - first);
-    if (places) return {data(first), count * 2 * w->row_bytes, w->rows / PLACES * w->row_bytes};
+    if (places) return {data(first), count * PLACE_ROWS * w->row_bytes, w->rows / PLACES * w->row_bytes};
     return {data(first), smaller(count * W, w->rows - first * W) * w->row_bytes, 0};
   }
   // The place in a run of tiles that ends at `end` where it has to be known what is read after it.
@@ -107,7 +108,7 @@ BAO_INLINE void run_tile(Worker& worker, const Tiles& tiles, int64_t index, int6
   const WeightRef& w = *tiles.w;
   const OutputTile place = tiles.place(index);
   const uint8_t* data = w.row(tiles.expert, place.first);
-  if (tiles.places) places_dot(data, place.apart * w.row_bytes, w.row_bytes, w.dtype, w.columns, worker.rows, rows, acc);
+  if (tiles.places) places_dot(worker.streams, data, place.apart * w.row_bytes, w.row_bytes, w.dtype, w.columns, worker.rows, rows, acc);
   else tile_dot(worker.tile, {data, w.row_bytes, place.lanes, more, other}, w.dtype, w.columns, tiles.fast, worker.rows, rows, acc);
   if (w.factors) {
     vf factor = vset1(w.factor(tiles.expert));
@@ -130,7 +131,7 @@ template <class After, class Store> BAO_INLINE bool run_tiles(Worker& worker, co
 BAO_INLINE void store_lanes(float* dst, const float* acc, const OutputTile& place) {
   dst += place.first;
   if (place.apart) {
-    for (int i = 0; i < W; i++) dst[i % PLACES * place.apart + i / PLACES] = acc[i];
+    store_places(dst, acc, place.apart);
   } else if (place.skip == 0 && place.lanes == W) {
     vstore(dst, vload(acc));
   } else {
