@@ -24,7 +24,7 @@ export function cases(model: BenchModel): BenchCase[] {
           ...common, op: "head_norm_rope_append", shape: `${heads} + 2 x ${kvHeads} x ${headDim}`,
           bytes: rows * ((2 * q + a.nRot + (a.kEqualsV ? 1 : 2) * kv) * 4 + 2 * kv * valueBytes),
           prepare(rig) {
-            const pool = rig.pool({ layers: 1, kvHeads, headDim, type }), table = rig.view(2, a.nRot / 2), wq = rig.vector(headDim), wk = rig.vector(headDim);
+            const pool = rig.pool({ layers: 1, kvHeads, headDim, type }), table = rig.rotations(a.nRot / 2), wq = rig.ones(headDim), wk = rig.ones(headDim);
             const qs = rig.view(heads, headDim), k = rig.view(kvHeads, headDim), v = a.kEqualsV ? undefined : rig.view(kvHeads, headDim);
             return { copies: 1, op: () => rig.r.headNormRopeAppend(qs, k, v, wq, wk, table, "neox", pool, 0, true, model.eps) };
           },

@@ -19,7 +19,7 @@ export function cases(model: BenchModel): BenchCase[] {
     for (const a of model.attention) {
       if (!a.ownsKv) continue;
       push("rms_norm", `q heads ${a.site}`, `${a.heads} x ${a.headDim}`, 2 * a.heads * a.headDim, (rig) => {
-        const x = rig.view(a.heads, a.headDim), w = rig.vector(a.headDim);
+        const x = rig.view(a.heads, a.headDim), w = rig.ones(a.headDim);
         return () => rig.r.rmsNorm(x, x, w, eps);
       });
     }

@@ -68,6 +68,15 @@ export class BenchRig {
     return this.own(buffer.view(rowsOf, this.shape.rows, 1, d2, { dtype: "i32" }));
   }
   vector(length: number): VectorWeight { return this.own(new VectorWeight(this.device, randomValues(length, this.#seed++).map((v) => 1 + 0.1 * v))); }
+  // An op that writes over its operand is applied to its own results thousands of times. With factors that differ all values but the largest would
+  // become subnormal, which some processors take a hundred times as long for.
+  ones(length: number): VectorWeight { return this.own(new VectorWeight(this.device, new Float32Array(length).fill(1))); }
+  /** Cosines, then sines: [rows of the step, 2, pairs]. */
+  rotations(pairs: number): View {
+    const view = this.view(2, pairs), angles = randomValues(pairs, this.#seed++, Math.PI);
+    for (let row = 0; row < this.shape.rows; row++) view.buffer.write(Float32Array.from([...angles.map(Math.cos), ...angles.map(Math.sin)]), row * pairs * 8);
+    return view;
+  }
 
   /** Sets of weights of these shapes (all of one type), at different places until a pass over all sets is out of reach of the caches. */
   weights(shapes: readonly MatrixShape[], use: number = BAO.USE_MATMUL, limit = MAX_COPIES): Weight[][] {

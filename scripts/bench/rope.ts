@@ -18,7 +18,7 @@ export function cases(model: BenchModel): BenchCase[] {
       }, {
         ...common, op: "rope", shape: `${a.heads} x ${a.headDim}, ${a.nRot} rotate`, bytes: rows * (2 * a.heads * a.headDim + a.nRot) * 4,
         prepare(rig) {
-          const table = rig.view(2, a.nRot / 2), x = rig.view(a.heads, a.headDim), dst = rig.view(a.heads, a.headDim);
+          const table = rig.rotations(a.nRot / 2), x = rig.view(a.heads, a.headDim), dst = rig.view(a.heads, a.headDim);
           return { copies: 1, op: () => rig.r.rope(dst, x, table, "neox") };
         },
       });

@@ -7,6 +7,8 @@ import { compare, compareText, readResults, type Results, type Row } from "../..
 import { allCases, caseName, select } from "../../scripts/bench/select.ts";
 import { MODEL_NAMES } from "../../scripts/bench/models.ts";
 import { Svg } from "../../scripts/bench/svg.ts";
+import { BenchRig } from "../../scripts/bench/rig.ts";
+import { Device, type View } from "../../src/native/objects.ts";
 import { BAO } from "../../src/native/symbols.ts";
 
 setDefaultTimeout(120_000);
@@ -50,6 +52,26 @@ describe("cases", () => {
     expect(select({ all: false }).length).toBeLessThan(select({ all: true }).length / 4);
     expect(() => select({ all: false, ops: ["softmax"] })).toThrow("--op softmax");
   });
+});
+
+test("an op that writes over its operand stays away from subnormal numbers", () => {
+  using device = new Device({ backend: "cpu", threads: 1 });
+  const cases = allCases().filter((c) => ["rms_norm", "rope", "head_norm_rope_append"].includes(c.op) && c.rows === 1);
+  expect(cases.length).toBeGreaterThan(20);
+  for (const c of cases) {
+    const rig = new BenchRig(device, c.step);
+    const views: View[] = [], make = rig.view.bind(rig);
+    rig.view = (...shape) => { const view = make(...shape); views.push(view); return view; };
+    const { op } = c.prepare(rig);
+    rig.record(2000, 1, op);
+    rig.run();
+    for (const view of views) {
+      const values = new Float32Array(view.d1 * view.d2);
+      view.buffer.read(values);
+      expect(values.filter((v) => !Number.isFinite(v) || (v !== 0 && Math.abs(v) < 2 ** -126)).length, caseName(c)).toBe(0);
+    }
+    rig.dispose();
+  }
 });
 
 describe("runs", () => {
