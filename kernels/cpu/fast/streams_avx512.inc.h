@@ -161,11 +161,11 @@ template <class T> struct PlacesOfGroups {
     } else {
       vi q = load_places(p + T::BYTES - 16, apart);
       w[0] = low_bits<4>(q), w[1] = low_bits<4>(ishr<4>(q));
-      if constexpr (T::OFFSET == 16) {  // Q5_0: the fifth bits come before the nibbles
+      if constexpr (T::OFFSET == 16) {  // Q5_0: bits 16 * h ... of the dword at byte 2 are bit 4 of half h
+        const vi head = load_places(p, apart), bit = _mm512_broadcast_i32x4(_mm_set1_epi64x(int64_t(0x8040201008040201u)));
         for (int h = 0; h < 2; h++) {
-          uint64_t set = 0;
-          for (int r = PLACES - 1; r >= 0; r--) set = set << 16 | load16(p + r * apart + 2 + 2 * h);
-          w[h] = _mm512_mask_add_epi8(w[h], set, w[h], ibytes(16));
+          const __m128i byte = _mm_set_epi64x(0x0101010101010101 * (2 * h + 3), 0x0101010101010101 * (2 * h + 2));
+          w[h] = _mm512_mask_add_epi8(w[h], _mm512_test_epi8_mask(_mm512_shuffle_epi8(head, _mm512_broadcast_i32x4(byte)), bit), w[h], ibytes(16));
         }
       }
     }
