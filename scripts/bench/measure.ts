@@ -31,10 +31,9 @@ const passTime = (rig: BenchRig): number => { const start = Bun.nanoseconds(); r
 function opsPerPass(rig: BenchRig, copies: number, op: (copy: number) => void): number {
   const probe = Math.min(copies, 4);
   rig.record(probe, copies, op);
-  passTime(rig);
-  const once = passTime(rig) / probe;
+  const first = passTime(rig), once = (first > LONG_PASS_NS ? first : passTime(rig)) / probe;
   const wanted = Math.max(copies, Math.ceil(SHORT_PASS_NS / once));
-  return Math.max(1, Math.min(wanted, MAX_OPS, Math.max(probe, Math.floor(LONG_PASS_NS / once))));
+  return Math.max(1, Math.min(wanted, MAX_OPS, Math.max(Math.min(copies, 2), Math.floor(LONG_PASS_NS / once))));
 }
 
 /** One row, without its device. Throws what the device throws. */
