@@ -53,7 +53,7 @@ METAL_SOURCES := $(wildcard kernels/metal/*.mm)
 METAL_SHADERS := $(wildcard kernels/metal/*.metal)
 METAL_LIBRARY := $(BUILD)/libmetal_kernels.$(SUFFIX)
 
-.PHONY: all cpu cuda cuda-trap metal embed demo test test-native test-avx512 test-avx512-short test-arm64 bench fuzz clean help
+.PHONY: all cpu cuda cuda-trap metal embed demo test test-native test-avx512 test-arm64 bench fuzz clean help
 .DELETE_ON_ERROR:
 
 all: cpu

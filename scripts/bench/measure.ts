@@ -27,7 +27,7 @@ export async function samples(fn: () => void, budget: Budget): Promise<{ time: R
 
 const passTime = (rig: BenchRig): number => { const start = Bun.nanoseconds(); rig.run(); return Bun.nanoseconds() - start; };
 
-/** How many ops a pass records: all copies, or as many as fit into a long pass; short ones several times. */
+/** How many ops a pass records: all copies, or as many as fit into a long pass, but two; short ones several times. */
 function opsPerPass(rig: BenchRig, copies: number, op: (copy: number) => void): number {
   const probe = Math.min(copies, 4);
   rig.record(probe, copies, op);

@@ -19,13 +19,13 @@ const bounds = (precision: Precision): Record<string, number> =>
   Object.fromEntries(ROWS.flatMap((rows) => Array.from({ length: rows }, (_, r) => [`${rows} rows, row ${r}`, manyRows(SUM, precision, rows)])));
 
 /** One recording, submitted with every row count. */
-function counts(spec: WeightSpec, layout: { offsetBytes?: number; gapBytes?: number } = {}, counts: readonly number[] = ROWS): Scenario {
+function counts(spec: WeightSpec, layout: { offsetBytes?: number; gapBytes?: number } = {}, rowCounts: readonly number[] = ROWS): Scenario {
   return (rig) => {
-    const most = counts.at(-1)!, w = rig.weight(spec), values = activations(new Random(spec.columns), most, spec.columns);
+    const most = rowCounts.at(-1)!, w = rig.weight(spec), values = activations(new Random(spec.columns), most, spec.columns);
     const sizes = outputSizes(values, spec), x = rig.input(values, 1, spec.columns, layout), dst = rig.view(most + 1, 1, spec.rows, layout);
     rig.stream.record(() => rig.r.matmul(dst, x, w));
     const outputs: Outputs = {};
-    for (const rows of counts) {
+    for (const rows of rowCounts) {
       rig.submit({ rows, outputs: [] });
       const all = rig.f32(dst, rows);
       for (let r = 0; r < rows; r++) outputs[`${rows} rows, row ${r}`] = all.slice(r * spec.rows, (r + 1) * spec.rows).map((v) => v / sizes[r]!);

@@ -154,7 +154,7 @@ template <> struct Places<UnpackQ6_K> {
 // Blocks of a group: four of them, or one at a time at the end of a row.
 template <class T> struct PlacesOfGroups {
   static constexpr int COLUMNS = 128, LEAST = 32;
-  // Half a block in its order, as unsigned bytes with the offset in.
+  // The halves of a block as unsigned bytes with the offset in.
   static BAO_INLINE void halves(const uint8_t* p, int64_t apart, vi w[2]) {
     if constexpr (T::OFFSET == 128) {  // Q8_0
       w[0] = ixor(load_places(p + 2, apart), ibytes(0x80)), w[1] = ixor(load_places(p + 18, apart), ibytes(0x80));
